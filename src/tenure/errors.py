@@ -1,0 +1,132 @@
+"""Every error that tenure raises, in one tree.
+
+    TenureError
+    ├── UsageError                     your code or configuration: fix it and run again
+    │   ├── InvalidValueError          an argument of the wrong value; a ValueError too
+    │   ├── PromptError                messages that do not fit together
+    │   ├── SessionClosedError         an LLM session used after its block; a RuntimeError too
+    │   ├── PreprocessorError          a pre-processor that returned something else than messages
+    │   ├── UnknownModelError          a model name that nothing answers to
+    │   ├── MissingExtraError          an optional package is not installed; an ImportError too
+    │   └── IterationLimitError        an agent that did not finish in `max_iterations` model calls
+    ├── StoreError                     the database
+    │   ├── StoreOpenError             it cannot be opened: a directory, not SQLite, no permission
+    │   ├── SchemaVersionError         it was written by a newer tenure
+    │   ├── StoreClosedError           used after `close()`
+    │   ├── ConflictError              somebody else appended first
+    │   └── HistoryNotStoredError      the answer exists, storing it failed; `.result` has the answer
+    └── ModelError                     a model
+        ├── ModelRequestError          the request failed; `.status_code` for HTTP answers
+        └── EmptyReplyError            the model answered with nothing
+
+A message says what happened, with which value, and what to do next. The docstring of a leaf is its
+default message. Message bodies and secrets never appear in an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenure.run import RunResult
+
+
+class TenureError(Exception):
+    """The base of every error of tenure's own."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message if message is not None else (type(self).__doc__ or "").strip())
+
+
+class UsageError(TenureError):
+    """The calling code or its configuration is wrong."""
+
+
+class InvalidValueError(UsageError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class PromptError(UsageError):
+    """These messages do not fit together."""
+
+
+class SessionClosedError(UsageError, RuntimeError):
+    """Cannot use session after it was closed"""
+
+
+class PreprocessorError(UsageError):
+    """A chat memory pre-processor returned something else than a list of messages."""
+
+
+class UnknownModelError(UsageError):
+    """No model answers to this name."""
+
+
+class MissingExtraError(UsageError, ImportError):
+    """An optional package that this needs is not installed."""
+
+
+class IterationLimitError(UsageError):
+    """The agent did not finish in the allowed number of model calls."""
+
+
+class StoreError(TenureError):
+    """The database could not do what was asked."""
+
+
+class StoreOpenError(StoreError):
+    """The database cannot be opened."""
+
+
+class SchemaVersionError(StoreOpenError):
+    """The database was written by a newer version of tenure."""
+
+
+class StoreClosedError(StoreError):
+    """Cannot use a store after it was closed."""
+
+
+class ConflictError(StoreError):
+    """The conversation has changed since it was read.
+
+    Attributes:
+        expected_revision: What the caller had read.
+        revision: What the conversation is at now.
+    """
+
+    def __init__(self, message: str, *, expected_revision: int, revision: int) -> None:
+        super().__init__(message)
+        self.expected_revision = expected_revision
+        self.revision = revision
+
+
+class HistoryNotStoredError(StoreError):
+    """The answer was produced but could not be stored.
+
+    Attributes:
+        result: The whole `RunResult` of the run whose messages were not stored.
+    """
+
+    def __init__(self, message: str | None = None, *, result: RunResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class ModelError(TenureError):
+    """The model could not answer."""
+
+
+class ModelRequestError(ModelError):
+    """The request to the model failed.
+
+    Attributes:
+        status_code: The HTTP status of the provider's answer, or None when there was no answer.
+    """
+
+    def __init__(self, message: str | None = None, *, status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+class EmptyReplyError(ModelError):
+    """The model's reply has no text, no tool call and nothing else in it."""

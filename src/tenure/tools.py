@@ -1,0 +1,368 @@
+"""Tools: Python functions that a model may call.
+
+`@tool` makes a `Tool` of a function: its JSON schema and descriptions come from the signature and the
+docstring, and what a model writes as arguments is validated before the function runs. Calling goes
+through `ToolRegistry.execute`, which never raises for what a model or a tool did wrong: a bad argument,
+an unknown name and an exception become a `ToolOutcome` whose text the model reads, and can act on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
+
+from tenure.errors import InvalidValueError
+from tenure.messages import Json, Media, ResultPart, Text, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider accepts as a tool's name
+
+ToolFunction: TypeAlias = Callable[..., object]
+
+
+class ToolError(Exception):
+    """Raise this in a tool to tell the model, in your own words, what it did wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What a model is told of a tool.
+
+    Args:
+        name: 1 to 64 letters, digits, `_` or `-`.
+        description: What it does and when to use it.
+        parameters: The JSON schema of its arguments; an object schema.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOutcome:
+    """What came of a tool call.
+
+    Args:
+        kind: `"success"`; `"validation_error"` when the arguments were bad or the tool raised
+            `ToolError`; `"failure"` for everything else that went wrong.
+        parts: What the model reads.
+        value: What the function returned; None unless it succeeded.
+        error: The exception, if there was one.
+    """
+
+    kind: Literal["success", "failure", "validation_error"]
+    parts: tuple[ResultPart, ...]
+    value: object = None
+    error: Exception | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call did not succeed."""
+        return self.kind != "success"
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined by newlines."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    def result_of(self, call: ToolCall) -> ToolResult:
+        """Return this outcome as the answer to `call`."""
+        return ToolResult(call_id=call.id, name=call.name, parts=self.parts, is_error=self.is_error)
+
+
+class Tool:
+    """A function, and what a model is told of it. Made by `@tool`; still callable as the function.
+
+    A plain function runs in a worker thread, so that it cannot block the event loop; an async one
+    runs on the loop.
+    """
+
+    def __init__(
+        self, function: ToolFunction, *, name: str | None = None, description: str | None = None
+    ) -> None:
+        """Read the signature and the docstring of `function`.
+
+        Raises:
+            InvalidValueError: The name is not one that providers accept, or a parameter has a type
+                that has no JSON schema.
+        """
+        self.function = function
+        chosen = name if name is not None else getattr(function, "__name__", "")
+        if not _NAME.fullmatch(chosen):
+            raise InvalidValueError(
+                f"{chosen!r} cannot name a tool: use 1 to 64 letters, digits, '_' or '-', "
+                "for instance with @tool(name=...)."
+            )
+        summary, parameters = _docstring_of(function)
+        self._adapter = _arguments_adapter(function, chosen)
+        self.spec = ToolSpec(
+            name=chosen,
+            description=description if description is not None else summary,
+            parameters=_schema_of(self._adapter, chosen, parameters),
+        )
+        self.__doc__ = function.__doc__
+
+    @property
+    def name(self) -> str:
+        """The name under which a model calls it."""
+        return self.spec.name
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Call the function itself, with nothing validated."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    async def execute(self, args: Mapping[str, Json]) -> ToolOutcome:
+        """Validate the arguments, run the function and return what came of it.
+
+        Never raises for a bad argument or for an `Exception` of the function; cancellation passes.
+        """
+        from pydantic import ValidationError
+
+        try:
+            positional, named = self._adapter.validate_python(dict(args))
+        except ValidationError as exc:
+            return _refused(f"Invalid arguments for tool {self.name!r}: {_explained(exc)}", exc)
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                value = await self.function(*positional, **named)
+            else:
+                value = await asyncio.to_thread(self.function, *positional, **named)
+                if inspect.isawaitable(value):
+                    value = await value
+            return ToolOutcome(kind="success", parts=output_parts(value), value=value)
+        except ToolError as exc:
+            return _refused(str(exc), exc)
+        except Exception as exc:
+            _log.debug("tool %s failed", self.name, exc_info=exc)
+            return _failed(f"Tool {self.name!r} failed: {type(exc).__name__}: {exc}", exc)
+
+
+@overload
+def tool(function: ToolFunction, /) -> Tool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None
+) -> Callable[[ToolFunction], Tool]: ...
+def tool(
+    function: ToolFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+) -> Tool | Callable[[ToolFunction], Tool]:
+    """Make a tool of a sync or async function.
+
+    Args:
+        function: The function, when there are no parentheses behind `@tool`.
+        name: Its name for the model; the function's own by default.
+        description: What the model is told of it; by default the docstring up to its sections. The
+            docstring's `Args:` section (Google, NumPy or Sphinx style) describes the parameters.
+
+    Raises:
+        InvalidValueError: See `Tool`.
+    """
+    if function is not None:
+        return Tool(function, name=name, description=description)
+    return lambda decorated: Tool(decorated, name=name, description=description)
+
+
+class ToolRegistry(Mapping[str, Tool]):
+    """The tools that can be run, by name, in the order in which they were given."""
+
+    def __init__(self, tools: Iterable[Tool | ToolFunction] = ()) -> None:
+        """Take tools; a plain function is made one.
+
+        Raises:
+            InvalidValueError: Two of them have one name, or one is not a function.
+        """
+        self._tools: dict[str, Tool] = {}
+        for item in tools:
+            if not callable(item):
+                raise InvalidValueError(f"{item!r} is not a tool; give a function or a @tool.")
+            made = item if isinstance(item, Tool) else Tool(item)
+            if made.name in self._tools:
+                raise InvalidValueError(
+                    f"Two tools are named {made.name!r}; rename one with @tool(name=...)."
+                )
+            self._tools[made.name] = made
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model is told of the tools, in order."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    async def execute(self, call: ToolCall) -> ToolOutcome:
+        """Run what a model called. Whatever is wrong with the call is in the outcome, not raised."""
+        found = self._tools.get(call.name)
+        if found is None:
+            return _failed(
+                f"Tool with name '{call.name}' not found in the tool registry. "
+                "Use one of the available tools."
+            )
+        try:
+            args: object = json.loads(call.args or "{}")
+        except (ValueError, RecursionError) as exc:
+            return _refused(f"Failed to parse tool arguments: {exc}", exc)
+        if not isinstance(args, dict):
+            return _refused(
+                f"Failed to parse tool arguments: expected a JSON object, got {type(args).__name__}."
+            )
+        return await found.execute(cast("dict[str, Json]", args))
+
+
+def output_parts(value: object) -> tuple[ResultPart, ...]:
+    """Return what a model reads of a tool's return value.
+
+    A text is taken as it is, `Text` and `Media` are parts already (alone or in a list or tuple), None
+    is an empty text, and everything else is written as JSON.
+
+    Raises:
+        TypeError: JSON has nothing for it; the message names the type.
+    """
+    if isinstance(value, (Text, Media)):
+        return (value,)
+    if isinstance(value, (list, tuple)):
+        items = cast("list[object] | tuple[object, ...]", value)
+        if items and any(isinstance(item, (Text, Media)) for item in items):
+            return tuple(part for item in items for part in output_parts(item))
+    return (Text(text=_written(cast("object", value))),)
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        plain: object = to_jsonable_python(value, bytes_mode="base64")
+        return json.dumps(plain, ensure_ascii=False)
+    except PydanticSerializationError as exc:
+        raise TypeError(
+            f"its result of type {type(value).__qualname__} cannot be written as JSON: {exc}"
+        ) from exc
+
+
+def _docstring_of(function: ToolFunction) -> tuple[str, dict[str, str]]:
+    """The docstring's text before its sections, and what it says of each parameter."""
+    import griffe
+
+    docstring = inspect.getdoc(function)
+    if not docstring:
+        return "", {}
+    # Without the options griffe logs whatever it finds untidy, each time a tool is made.
+    sections = griffe.parse_auto(
+        griffe.Docstring(docstring),
+        default="google",
+        per_style_options={
+            "google": {"warnings": False},
+            "numpy": {"warnings": False},
+            "sphinx": {"warnings": False},
+        },
+    )
+    texts: list[str] = []
+    parameters: dict[str, str] = {}
+    for section in sections:
+        if isinstance(section, griffe.DocstringSectionText) and not parameters:
+            texts.append(section.value)
+        elif isinstance(section, griffe.DocstringSectionParameters):
+            parameters |= {item.name: item.description for item in section.value}
+    return "\n\n".join(texts).strip(), parameters
+
+
+def _arguments_adapter(
+    function: ToolFunction, name: str
+) -> TypeAdapter[tuple[tuple[object, ...], dict[str, object]]]:
+    """Validates a mapping of arguments into the positional and named ones of a call."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise InvalidValueError(
+                f"Tool {name!r} has the positional-only parameter {parameter.name!r}, which a model "
+                "cannot fill; make it an ordinary one."
+            )
+
+    @functools.wraps(function)
+    def captured(*args: object, **kwargs: object) -> tuple[tuple[object, ...], dict[str, object]]:
+        return args, kwargs
+
+    try:
+        # pydantic takes any callable; its annotation speaks of types only.
+        return TypeAdapter(cast("type[tuple[tuple[object, ...], dict[str, object]]]", captured))
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as exc:
+        raise InvalidValueError(
+            f"Tool {name!r} has a parameter of a type that cannot be validated: {exc}"
+        ) from exc
+
+
+def _schema_of(
+    adapter: TypeAdapter[tuple[tuple[object, ...], dict[str, object]]],
+    name: str,
+    descriptions: Mapping[str, str],
+) -> dict[str, Json]:
+    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class WithoutTitles(GenerateJsonSchema):
+        """Titles repeat the names and cost tokens with every request."""
+
+        def field_title_should_be_set(self, schema: object) -> bool:
+            return False
+
+        def get_title_from_name(self, name: str) -> str:
+            return ""
+
+    try:
+        schema = adapter.json_schema(schema_generator=WithoutTitles)
+    except PydanticInvalidForJsonSchema as exc:
+        raise InvalidValueError(
+            f"Tool {name!r} has a parameter of a type that JSON schema cannot describe: {exc}"
+        ) from exc
+    for parameter, details in schema.get("properties", {}).items():
+        if not details.get("title", "-"):
+            del details["title"]
+        if parameter in descriptions:
+            details.setdefault("description", descriptions[parameter])
+    return schema
+
+
+def _explained(error: ValidationError) -> str:
+    """What is wrong with each argument, in one line and without its value."""
+    return "; ".join(
+        f"{'.'.join(str(step) for step in item['loc']) or 'arguments'}: {item['msg']}"
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _failed(text: str, error: Exception | None = None) -> ToolOutcome:
+    return ToolOutcome(kind="failure", parts=(Text(text=text),), error=error)
+
+
+def _refused(text: str, error: Exception | None = None) -> ToolOutcome:
+    return ToolOutcome(kind="validation_error", parts=(Text(text=text),), error=error)

@@ -1,0 +1,325 @@
+"""The agent: a model, a system prompt, tools, a strategy and features, run again and again.
+
+An `Agent` holds no conversation itself. Each `run` makes a context (`run.py`), lets the features prepare
+it (`ChatMemory` loads the history), lets the strategy work, and lets the features finish (`ChatMemory`
+stores what is new). Several runs may go on at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from tenure.clock import SYSTEM_CLOCK, Clock
+from tenure.errors import InvalidValueError
+from tenure.features.chat_memory import ChatMemory
+from tenure.messages import Message, SystemMessage, Text
+from tenure.models import Model, TextDelta, resolve_model
+from tenure.prompt import LLMParams, Prompt
+from tenure.run import (
+    Event,
+    EventHandler,
+    Feature,
+    RunCompleted,
+    RunContext,
+    RunFailed,
+    RunResult,
+    RunStarted,
+    Strategy,
+    in_order,
+)
+from tenure.stores import Store, default_store_url, open_store
+from tenure.stores.base import checked_session_id
+from tenure.strategy import tool_loop
+from tenure.tools import Tool, ToolFunction, ToolRegistry
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DEFAULT_WINDOW = 50
+"""Messages of history that an agent with memory and no ChatMemory of its own shows its model."""
+
+SYSTEM_PROMPT_ID = "system-prompt"
+"""The id of every agent's own system prompt, which no history holds."""
+
+
+class AgentBase:
+    """What `tenure.Agent` and `tenure.sync.Agent` share: everything but how their calls wait."""
+
+    def __init__(
+        self,
+        *,
+        model: object,
+        system_prompt: str | None = None,
+        prompt: Prompt | Sequence[Message] | None = None,
+        tools: Iterable[Tool | ToolFunction] = (),
+        strategy: Strategy = tool_loop,
+        features: Iterable[Feature] = (),
+        name: str = "agent",
+        store: Store | str | None = None,
+        memory: bool = False,
+        params: LLMParams | None = None,
+        max_iterations: int = 50,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Put an agent together. Nothing is opened or asked yet.
+
+        Args:
+            model: `"local"`, `"provider:name"`, a pydantic-ai model, or a `Model`.
+            system_prompt: Sent first with every request, as it is in the code now; never stored.
+            prompt: Messages to begin every conversation with, such as examples. They are stored with
+                a conversation's first run and never again.
+            tools: Functions or `@tool`s that the model may call.
+            strategy: What a run does: an async function of the context and the text. The default
+                asks the model and runs tools until it answers.
+            features: What else a run has, such as `ChatMemory`.
+            name: The same name finds the same default conversation again; see `ask`.
+            store: Where features without a store of their own keep things: a URL or a `Store`. If
+                not given, `TENURE_STORE`; with `memory` or `ask`, else the command line's file.
+            memory: Whether to install a `ChatMemory` on the store, with a window of 50 messages.
+            params: Settings of every request; those of `prompt` win over them.
+            max_iterations: The most model calls in one run.
+            clock: Where times and ids come from.
+
+        Raises:
+            UsageError: A name, a model, a tool or a number is wrong; the text says which.
+        """
+        if max_iterations < 1:
+            raise InvalidValueError(f"max_iterations={max_iterations!r} must be at least 1.")
+        if not name:
+            raise InvalidValueError("The agent's name is empty; leave it out or give one.")
+        self.name = name
+        self.model: Model = resolve_model(model)
+        self.tools = ToolRegistry(tools)
+        self._system_prompt = _own_system_prompt(system_prompt)
+        self._prompt = _initial_prompt(prompt, params, self._system_prompt)
+        self._strategy = strategy
+        self._max_iterations = max_iterations
+        self._clock = clock
+        self._store_or_url = store if store is not None else os.environ.get("TENURE_STORE")
+        self._features: list[Feature] = []
+        self._handlers: list[EventHandler] = []
+        self._ask_memory: ChatMemory | None = None
+        for feature in features:
+            self.install(feature)
+        if memory and not any(isinstance(feature, ChatMemory) for feature in self._features):
+            self.install(ChatMemory(self.store).window_size(DEFAULT_WINDOW))
+
+    def install(self, feature: Feature) -> Self:
+        """Add a feature, as if it had been listed; returns the agent. Runs under way do not get it.
+
+        Raises:
+            InvalidValueError: The agent has a feature of this class already, or this is none.
+        """
+        if not isinstance(feature, Feature):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(
+                f"{feature!r} is no feature; give an object such as ChatMemory()."
+            )
+        if any(type(other) is type(feature) for other in self._features):
+            raise InvalidValueError(
+                f"The agent {self.name!r} has a {type(feature).__name__} already; give it one."
+            )
+        feature.on_install(self.store if self._store_or_url is not None else None)
+        self._features = in_order([*self._features, feature])
+        return self
+
+    def on_event(self, handler: EventHandler) -> EventHandler:
+        """Have a function, sync or async, sent every event of every run; usable as a decorator.
+
+        What it raises fails the run.
+        """
+        self._handlers.append(handler)
+        return handler
+
+    @cached_property
+    def store(self) -> Store:
+        """The agent's store: `store=`, else `TENURE_STORE`, else the file of the command line."""
+        chosen = self._store_or_url
+        if isinstance(chosen, Store):
+            return chosen
+        return open_store(chosen if chosen is not None else default_store_url())
+
+    async def _ask(self, text: str) -> str:
+        features = self._features
+        if not any(isinstance(feature, ChatMemory) for feature in features):
+            if self._ask_memory is None:
+                self._ask_memory = ChatMemory(self.store).window_size(DEFAULT_WINDOW)
+            features = in_order([*features, self._ask_memory])
+        result = await self._run(text, f"agent:{self.name}", features=features)
+        return str(result)
+
+    def _stream(self, text: str, session_id: str | None) -> RunStream:
+        return RunStream(lambda handler: self._run(text, session_id, streaming_to=handler))
+
+    async def _run(
+        self,
+        text: str,
+        session_id: str | None,
+        *,
+        features: Sequence[Feature] | None = None,
+        streaming_to: EventHandler | None = None,
+    ) -> RunResult:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"The input is a text, not a {type(text).__name__}.")
+        if session_id is not None:
+            checked_session_id(session_id)
+        features = tuple(self._features if features is None else features)
+        handlers = [*self._handlers, *([streaming_to] if streaming_to is not None else [])]
+        ctx = RunContext(
+            session_id=session_id,
+            text=text,
+            model=self.model,
+            prompt=self._prompt,
+            system_prompt=self._system_prompt,
+            tools=self.tools,
+            features=features,
+            handlers=handlers,
+            max_iterations=self._max_iterations,
+            is_streaming=streaming_to is not None,
+            clock=self._clock,
+        )
+        try:
+            for feature in features:
+                await feature.on_run_start(ctx)
+            await ctx.send(RunStarted(run_id=ctx.run_id, session_id=session_id, input=text))
+            output = await self._strategy(ctx, text)
+            result = RunResult(
+                output=output,
+                new_messages=ctx.new_messages,
+                session_id=session_id,
+                run_id=ctx.run_id,
+                usage=ctx.usage,
+            )
+            for feature in features:
+                await feature.on_run_end(ctx, result)
+        except BaseException as exc:
+            for feature in features:
+                await feature.on_run_error(ctx, exc)
+            if isinstance(exc, Exception):
+                failed = RunFailed(run_id=ctx.run_id, session_id=session_id, error=exc)
+                await ctx.send(failed)
+            raise
+        await ctx.send(RunCompleted(result=result))
+        return result
+
+
+class Agent(AgentBase):
+    """Answers, with tools and memory."""
+
+    async def run(self, text: str, session_id: str | None = None) -> RunResult:
+        """Answer one input.
+
+        The run is atomic: history is loaded before it, and its new messages are stored once, after
+        it has succeeded. A run that fails or is cancelled stores nothing.
+
+        Args:
+            text: What the user says; may be empty.
+            session_id: The conversation. Without one the run has no history and is not stored.
+
+        Raises:
+            InvalidValueError: The text or the session id is none.
+            ModelError: The model could not answer.
+            IterationLimitError: It took more than `max_iterations` model calls.
+            HistoryNotStoredError: The answer could not be stored; it is the error's `result`.
+            Exception: Whatever a strategy, a hook or a handler raised.
+        """
+        return await self._run(text, session_id)
+
+    async def ask(self, text: str) -> str:
+        """Answer one input in the agent's own default conversation, and return the text.
+
+        The conversation is kept in the agent's `ChatMemory`, or else in its store; an agent of the
+        same name finds it again after a restart. Raises what `run` raises.
+        """
+        return await self._ask(text)
+
+    def run_stream(self, text: str, session_id: str | None = None) -> RunStream:
+        """Answer one input, event by event; `run` says the rest.
+
+        The run starts with the first event that is awaited. Stopping early cancels it, and then
+        nothing of it is stored.
+        """
+        return self._stream(text, session_id)
+
+
+class RunStream:
+    """The events of one run, as an async iterator; the last one is `RunCompleted`.
+
+    Leaving the loop early, or the `async with` block around it, cancels the run.
+
+    Attributes:
+        result: What the run gave; None until it has completed.
+    """
+
+    def __init__(self, start: Callable[[EventHandler], Awaitable[RunResult]]) -> None:
+        self.result: RunResult | None = None
+        self._start = start
+        self._events = self._produce()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events
+
+    async def text(self) -> AsyncIterator[str]:
+        """Iterate over the pieces of the replies' text only."""
+        async for event in self._events:
+            if isinstance(event, TextDelta):
+                yield event.text
+
+    async def __aenter__(self) -> RunStream:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._events.aclose()
+
+    async def _produce(self) -> AsyncGenerator[Event]:
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        room = asyncio.Semaphore(1)  # the run goes on only as fast as its events are taken
+
+        async def put(event: Event) -> None:
+            if not isinstance(event, RunFailed):  # the exception itself says it
+                events.put_nowait(event)
+                await room.acquire()
+
+        task = asyncio.ensure_future(self._start(put))
+        task.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, RunCompleted):
+                    self.result = event.result
+                yield event
+                room.release()
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # raised above, or the reader has left
+
+
+def _own_system_prompt(text: str | None) -> SystemMessage | None:
+    if text is None:
+        return None
+    # Its time is the earliest there is: it was there before anything was said.
+    first = datetime.min.replace(tzinfo=UTC)
+    return SystemMessage(parts=(Text(text=text),), id=SYSTEM_PROMPT_ID, created_at=first)
+
+
+def _initial_prompt(
+    given: Prompt | Sequence[Message] | None,
+    params: LLMParams | None,
+    system_prompt: SystemMessage | None,
+) -> Prompt:
+    prompt = given if isinstance(given, Prompt) else Prompt(messages=tuple(given or ()))
+    own = (system_prompt,) if system_prompt is not None else ()
+    return prompt.copy(
+        messages=(*own, *prompt.messages), params=prompt.params.with_defaults(params or LLMParams())
+    )

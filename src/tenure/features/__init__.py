@@ -1,0 +1,1 @@
+"""What can be added to an agent; each file is one feature."""

@@ -1,0 +1,343 @@
+"""One run of an agent: its context, its result, the events it sends, and the hooks of features.
+
+`agent.py` makes a `RunContext` for each run and hands it to the strategy and to every feature. All that a
+run asks of a model or a tool goes through it: that is where hooks run, events are sent, usage is counted
+and the iteration limit holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
+
+from tenure.errors import IterationLimitError, ModelRequestError
+from tenure.llm import LLMContext
+from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
+from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
+from tenure.prompt import Prompt
+
+if TYPE_CHECKING:
+    from tenure.clock import Clock
+    from tenure.stores import Store
+    from tenure.tools import ToolOutcome, ToolRegistry
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run gave.
+
+    Args:
+        output: What the strategy returned; the reply's text with the default one.
+        new_messages: The messages that this run added, in order: the user's, the model's, the
+            tools'. Neither the history nor the system prompt.
+        session_id: The conversation, or None when the run was not part of one.
+        run_id: Names this run.
+        usage: The tokens of all its requests together.
+    """
+
+    output: object
+    new_messages: tuple[Message, ...]
+    session_id: str | None
+    run_id: str
+    usage: Usage
+
+    def __str__(self) -> str:
+        return str(self.output)
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The features are ready; the strategy starts."""
+
+    run_id: str
+    session_id: str | None
+    input: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallStarted:
+    """The model is asked."""
+
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallCompleted:
+    """The model has answered."""
+
+    request: ModelRequest
+    reply: AssistantMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallStarted:
+    """A tool that the model called is run."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallCompleted:
+    """A tool call has come to something, be it an error that the model reads."""
+
+    call: ToolCall
+    outcome: ToolOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted:
+    """The run succeeded, and what there was to store is stored."""
+
+    result: RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    """The run raised; what was to be stored is not."""
+
+    run_id: str
+    session_id: str | None
+    error: Exception
+
+
+Event: TypeAlias = (
+    RunStarted
+    | ModelCallStarted
+    | StreamFrame
+    | ModelCallCompleted
+    | ToolCallStarted
+    | ToolCallCompleted
+    | RunCompleted
+    | RunFailed
+)
+EventHandler: TypeAlias = Callable[[Event], object]
+"""Is sent every event of a run; may be async. What it raises fails the run."""
+
+
+# --- features ------------------------------------------------------------------------------------
+
+
+class Feature:
+    """A part that can be added to an agent: a class with some of these hooks.
+
+    One object serves all runs of its agent, several at once; what belongs to a run goes into
+    `ctx.storage`. A hook that raises fails the run. Start hooks run in the order of `runs_after`, and
+    among equals in the order of installation; end hooks likewise.
+    """
+
+    runs_after: ClassVar[tuple[type[Feature], ...]] = ()
+    """Features whose hooks run before this one's, wherever they were installed."""
+
+    def on_install(self, store: Store | None) -> None:
+        """The feature was given to an agent, whose store this is."""
+
+    async def on_run_start(self, ctx: RunContext) -> None:
+        """A run begins; nothing was asked yet."""
+
+    async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
+        """The strategy has succeeded. What this raises, the caller of the run gets."""
+
+    async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
+        """The run has failed or was cancelled; `error` is raised on afterwards."""
+
+    async def before_model_call(self, ctx: RunContext, request: ModelRequest) -> ModelRequest:
+        """Return the request to send: this one, or another in its place. History stays as it is."""
+        return request
+
+    async def after_model_call(
+        self, ctx: RunContext, request: ModelRequest, reply: AssistantMessage
+    ) -> None:
+        """The model has answered."""
+
+    async def before_tool_call(self, ctx: RunContext, call: ToolCall) -> None:
+        """A tool is about to run."""
+
+    async def after_tool_call(self, ctx: RunContext, call: ToolCall, outcome: ToolOutcome) -> None:
+        """A tool call has come to something."""
+
+
+def in_order(features: Iterable[Feature]) -> list[Feature]:
+    """Return features so that each comes after those it `runs_after`; otherwise as they are."""
+    left = list(features)
+    ordered: list[Feature] = []
+    while left:
+        free = next(
+            (
+                feature
+                for feature in left
+                if not any(isinstance(o, feature.runs_after) for o in left if o is not feature)
+            ),
+            left[0],  # a circle: the order of installation decides
+        )
+        left.remove(free)
+        ordered.append(free)
+    return ordered
+
+
+# --- the context ---------------------------------------------------------------------------------
+
+
+class RunContext:
+    """What a strategy and the features of one run share.
+
+    Attributes:
+        run_id: Names this run.
+        session_id: The conversation, or None.
+        input: What the user said.
+        llm: The prompt, the offered tools and the model; see `llm.py`.
+        tools: The tools that can be run.
+        storage: For whoever needs to keep something until the run ends.
+        usage: The tokens of the requests so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_id: str | None,
+        text: str,
+        model: Model,
+        prompt: Prompt,
+        system_prompt: SystemMessage | None,
+        tools: ToolRegistry,
+        features: Sequence[Feature],
+        handlers: Sequence[EventHandler],
+        max_iterations: int,
+        is_streaming: bool,
+        clock: Clock,
+    ) -> None:
+        self.run_id = clock.new_id()
+        self.session_id = session_id
+        self.input = text
+        self.tools = tools
+        self.clock = clock
+        self.storage: dict[object, object] = {}
+        self.usage = Usage()
+        self.llm = LLMContext(
+            prompt=prompt,
+            model=model,
+            ask=self._ask,
+            tools=tools.specs,
+            system_prompt=system_prompt,
+        )
+        self._system_prompt = system_prompt
+        self._initial = tuple(m for m in prompt.messages if m is not system_prompt)
+        self._history_ids: frozenset[str] = frozenset(m.id for m in prompt.messages)
+        self._features = features
+        self._handlers = handlers
+        self._max_iterations = max_iterations
+        self._iterations = 0
+        self._is_streaming = is_streaming
+
+    @property
+    def initial_messages(self) -> tuple[Message, ...]:
+        """The messages of the agent's `prompt=`, which belong to a conversation's first run."""
+        return self._initial
+
+    def continue_from(self, history: Iterable[Message]) -> None:
+        """Put a conversation's earlier messages into the prompt, in place of the initial ones.
+
+        For a feature's `on_run_start`. The agent's own system prompt stays first; copies of it in
+        `history` are left out.
+        """
+        own = self._system_prompt
+        kept = [
+            m
+            for m in history
+            if own is None
+            or not isinstance(m, SystemMessage)
+            or (m.id != own.id and m.parts != own.parts)
+        ]
+        self._history_ids = frozenset(m.id for m in kept) | {own.id if own is not None else ""}
+        messages = kept if own is None else [own, *kept]
+        self.llm.reset(self.llm.prompt.copy(messages=messages))
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The prompt's messages as they are now, without the agent's own system prompt."""
+        own = self._system_prompt.id if self._system_prompt is not None else None
+        return [m for m in self.llm.prompt.messages if m.id != own]
+
+    @property
+    def new_messages(self) -> tuple[Message, ...]:
+        """The messages that this run has added so far, in order."""
+        return tuple(m for m in self.conversation if m.id not in self._history_ids)
+
+    async def execute_tools(self, calls: Sequence[ToolCall]) -> ToolMessage:
+        """Run what a model called, at the same time, and return the results in the order of calls.
+
+        Whatever goes wrong in a tool is in its result. A hook that raises stops the other tools.
+        """
+        outcomes = await _all(self._execute_tool(call) for call in calls)
+        results = tuple(o.result_of(c) for o, c in zip(outcomes, calls, strict=True))
+        return ToolMessage(parts=results, id=self.clock.new_id(), created_at=self.clock.now())
+
+    async def send(self, event: Event) -> None:
+        """Give an event to every handler, in the order in which they were added."""
+        for handler in self._handlers:
+            answer = handler(event)
+            if inspect.isawaitable(answer):
+                await answer
+
+    async def _execute_tool(self, call: ToolCall) -> ToolOutcome:
+        for feature in self._features:
+            await feature.before_tool_call(self, call)
+        await self.send(ToolCallStarted(call=call))
+        outcome = await self.tools.execute(call)
+        for feature in self._features:
+            await feature.after_tool_call(self, call, outcome)
+        await self.send(ToolCallCompleted(call=call, outcome=outcome))
+        return outcome
+
+    async def _ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
+        if self._iterations == self._max_iterations:
+            raise IterationLimitError(
+                f"The agent did not finish within max_iterations={self._max_iterations} model "
+                "calls; raise max_iterations, or give the model a way to finish."
+            )
+        self._iterations += 1
+        for feature in self._features:
+            request = await feature.before_model_call(self, request)
+        await self.send(ModelCallStarted(request=request))
+        reply = await (
+            self._stream(model, request) if self._is_streaming else model.respond(request)
+        )
+        if reply.usage is not None:
+            self.usage += reply.usage
+        for feature in self._features:
+            await feature.after_model_call(self, request, reply)
+        await self.send(ModelCallCompleted(request=request, reply=reply))
+        return reply
+
+    async def _stream(self, model: Model, request: ModelRequest) -> AssistantMessage:
+        reply: AssistantMessage | None = None
+        async for frame in model.stream(request):
+            await self.send(frame)
+            if isinstance(frame, StreamEnd):
+                reply = frame.message
+        if reply is None:
+            raise ModelRequestError("The model's stream ended without a StreamEnd; ask again.")
+        return reply
+
+
+async def _all(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """Run coroutines at the same time; when one raises, cancel the rest, wait for it, and raise that."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+Strategy: TypeAlias = Callable[[RunContext, str], Awaitable[object]]
+"""What an agent does with an input: an async function of the run's context and the text."""

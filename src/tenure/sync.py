@@ -1,0 +1,144 @@
+"""The agent for code without async: the same names, blocking.
+
+Everything runs on one event loop in a daemon thread that all of a process shares, started by the first
+call. Where an event loop is running already, in async code or a notebook, use `tenure.Agent` and await it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from tenure.agent import AgentBase
+from tenure.errors import UsageError
+from tenure.models import TextDelta
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tenure import agent as _async
+    from tenure.run import Event, RunResult
+
+__all__ = ["Agent", "RunStream"]
+
+T = TypeVar("T")
+
+
+class Agent(AgentBase):
+    """Answers, with tools and memory.
+
+    May be used from several threads at once. Strategies, hooks, handlers and async tools run in the
+    loop's thread. Ctrl-C in a waiting call cancels the run.
+    """
+
+    def run(self, text: str, session_id: str | None = None) -> RunResult:
+        """Answer one input.
+
+        Args and errors are those of `tenure.Agent.run`; and `UsageError` where an event loop runs.
+        """
+        return _portal.call(self._run(text, session_id))
+
+    def ask(self, text: str) -> str:
+        """Answer one input in the agent's own default conversation, and return the text.
+
+        See `tenure.Agent.ask`.
+        """
+        return _portal.call(self._ask(text))
+
+    def run_stream(self, text: str, session_id: str | None = None) -> RunStream:
+        """Answer one input, event by event; `run` says the rest.
+
+        See `tenure.Agent.run_stream`.
+        """
+        return RunStream(self._stream(text, session_id))
+
+
+class RunStream:
+    """The events of one run, as an iterator; the last one is `RunCompleted`.
+
+    Leaving the loop early, or the `with` block around it, cancels the run.
+    """
+
+    def __init__(self, stream: _async.RunStream) -> None:
+        self._stream = stream
+        self._events = self._produce()
+
+    @property
+    def result(self) -> RunResult | None:
+        """What the run gave; None until it has completed."""
+        return self._stream.result
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
+
+    def text(self) -> Iterator[str]:
+        """Iterate over the pieces of the replies' text only."""
+        return (event.text for event in self._events if isinstance(event, TextDelta))
+
+    def __enter__(self) -> RunStream:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._events.close()
+
+    def _produce(self) -> Generator[Event]:
+        events = aiter(self._stream)
+
+        async def next_event() -> Event | None:
+            return await anext(events, None)
+
+        try:
+            while (event := _portal.call(next_event())) is not None:
+                yield event
+        finally:
+            _portal.call(self._stream.__aexit__(None, None, None))
+
+
+class _Portal:
+    """An event loop in a daemon thread, and the way into it.
+
+    anyio's portal runs in a thread that the interpreter waits for at its end, and so would hang in a
+    program that never closes it; a daemon thread does not.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+
+    def call(self, coroutine: Coroutine[object, object, T]) -> T:
+        """Run a coroutine to its end and return what it returns, or raise what it raises."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()  # after Ctrl-C it would run on otherwise
+                raise
+        coroutine.close()
+        raise UsageError(
+            "tenure.sync cannot wait where an event loop is running; use tenure.Agent and await it."
+        )
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():  # a fork takes no thread along
+                self._pid = os.getpid()
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="tenure-sync", daemon=True
+                ).start()
+            return self._loop
+
+
+_portal = _Portal()

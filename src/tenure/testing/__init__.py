@@ -1,0 +1,6 @@
+"""Doubles for tests of agents: public, deterministic, and without any model or clock."""
+
+from tenure.testing.clock import ManualClock
+from tenure.testing.scripted import ScriptedModel
+
+__all__ = ["ManualClock", "ScriptedModel"]

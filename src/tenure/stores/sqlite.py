@@ -25,7 +25,7 @@ from tenure.stores.base import (
     checked_session_id,
 )
 from tenure.stores.migrations import named_queries
-from tenure.stores.sqlite_engine import Engine
+from tenure.stores.sqlite_engine import Engine, finished
 
 
 class SQLiteStore(Store):
@@ -67,12 +67,12 @@ class SQLiteStore(Store):
             found = await self.conversation(session_id)
             return found.revision if found is not None else 0
         append = partial(self._append, session_id=session_id, rows=rows)
-        return await asyncio.wrap_future(self._engine.write(append))
+        return await finished(self._engine.write(append))
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
         checked_session_id(session_id)
         read = partial(self._read, session_id=session_id, last=last)
-        return await asyncio.wrap_future(self._engine.read(read))
+        return await finished(self._engine.read(read))
 
     async def conversation(self, session_id: str) -> Conversation | None:
         checked_session_id(session_id)
@@ -81,7 +81,7 @@ class SQLiteStore(Store):
             row = self._find(connection, session_id)
             return None if row is None else _described({**row, "session_id": session_id})
 
-        return await asyncio.wrap_future(self._engine.read(find))
+        return await finished(self._engine.read(find))
 
     async def conversations(self, *, limit: int | None = None) -> list[Conversation]:
         params = {"tenant": DEFAULT_TENANT, "limit": -1 if limit is None else limit}
@@ -89,7 +89,7 @@ class SQLiteStore(Store):
         def find(connection: sqlite3.Connection) -> list[Conversation]:
             return [_described(row) for row in self._rows(connection, "list_conversations", params)]
 
-        return await asyncio.wrap_future(self._engine.read(find))
+        return await finished(self._engine.read(find))
 
     @property
     def is_closed(self) -> bool:

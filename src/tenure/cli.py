@@ -30,7 +30,6 @@ from tenure.codec import to_dict
 from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
 from tenure.features.chat_memory import ChatMemory
 from tenure.messages import Message
-from tenure.models import TextDelta
 from tenure.stores import Store, default_store_url, open_store
 from tenure.stores.base import checked_session_id
 
@@ -188,13 +187,15 @@ class _Chat:
             _say(f"tenure: {exc}")  # the conversation is as it was; the user may try again
 
     async def _stream(self, text: str) -> None:
+        is_shown = False
         async with self._agent.run_stream(text, self._session_id) as stream:
             try:
-                async for event in stream:
-                    if isinstance(event, TextDelta):
-                        _write(event.text)
+                async for piece in stream.text():
+                    _write(piece)
+                    is_shown = True
             finally:
-                _write("\n")
+                if is_shown:
+                    _write("\n")
 
 
 @app.command()

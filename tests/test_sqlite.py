@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -313,7 +314,7 @@ async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
             await asyncio.sleep(0.002)
         foreign.execute("COMMIT")
         await append
-    longest = max(b - a for a, b in zip(beats, beats[1:], strict=False))
+    longest = max(b - a for a, b in pairwise(beats))
     assert longest < 0.5
     await store.close()
 

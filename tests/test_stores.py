@@ -254,23 +254,25 @@ async def test_a_big_message_is_kept_whole(store: Store) -> None:
     assert (await texts(store, "s")) == [text]
 
 
-def test_a_store_is_used_from_two_loops_and_from_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_store_is_used_from_two_loops_and_from_threads(tmp_path: Path, kind: str) -> None:
     """One store serves two `asyncio.run` calls in turn, and threads with loops of their own at once."""
-    for store in (InMemoryStore(), SQLiteStore(tmp_path / "chat.db")):
-        asyncio.run(store.append("s", [user("one")]))
-        asyncio.run(store.append("s", [user("two")]))
-        threads = [
-            threading.Thread(target=lambda n=n: asyncio.run(store.append("s", [user(f"t{n}")])))
-            for n in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found = asyncio.run(texts(store, "s"))
-        assert found[:2] == ["one", "two"]
-        assert sorted(found[2:]) == [f"t{n}" for n in range(8)]
-        asyncio.run(store.close())
+    store = InMemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "chat.db")
+
+    def say(text: str) -> None:
+        asyncio.run(store.append("s", [user(text)]))
+
+    say("one")
+    say("two")
+    threads = [threading.Thread(target=say, args=(f"t{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = asyncio.run(texts(store, "s"))
+    assert found[:2] == ["one", "two"]
+    assert sorted(found[2:]) == [f"t{n}" for n in range(8)]
+    asyncio.run(store.close())
 
 
 async def test_equal_urls_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

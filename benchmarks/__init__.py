@@ -1,0 +1,1 @@
+"""What "fast" means here, as ratios measured inside one run; see `__main__.py`."""

@@ -1,0 +1,52 @@
+"""Run every benchmark and print a table: `make bench`.
+
+Each row compares things that are measured in turns in the same run, so that a noisy machine disturbs all of
+them alike, and says what ratio must hold. The exit code is 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import conversations
+from benchmarks.timing import Row
+
+
+async def measured(rounds: int) -> list[Row]:
+    """Run all benchmarks, each in a new folder."""
+    rows: list[Row] = []
+    for benchmark in [*conversations.ALL]:
+        with tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder:
+            rows.append(await benchmark(Path(folder), rounds))
+    return rows
+
+
+def main() -> int:
+    """Parse the command line, print the table, return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300, help="how often each thing is measured")
+    rows = asyncio.run(measured(parser.parse_args().rounds))
+    table = Table("work", "measured (median)", "ratio", "must be", "holds")
+    for row in rows:
+        holds = "yes" if row.holds else "NO"
+        table.add_row(row.work, row.measured, f"{row.ratio:.2f}", f"<= {row.limit}", holds)
+    console = Console(width=120)
+    console.print(table)
+    console.print(
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "
+        f"{platform.machine()} {platform.system()}"
+    )
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

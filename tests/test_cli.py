@@ -153,8 +153,9 @@ def test_nothing_is_made_by_looking(command: Command) -> None:
     for args in (["show", "s1"], ["sessions"]):
         looked = command(*args, "--db", "none.db")
         assert looked.returncode == 2
-        assert looked.stderr.startswith("tenure: There is no database 'none.db';")
-    assert list(command.folder.iterdir()) == []
+        assert looked.stderr.startswith("tenure: There is no database 'none.db' yet;")
+        assert command(*args).returncode == 2
+    assert list(command.folder.rglob("*.db*")) == []
 
 
 @pytest.mark.parametrize(

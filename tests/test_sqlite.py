@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -208,7 +208,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     assert rows(store.path, "SELECT count(*) FROM entries") == [(1,)]
 
 
-def test_a_read_only_file_is_named(tmp_path: Path) -> None:
+def test_a_read_only_file_is_named() -> None:
     """A file without write permission can't be appended to; the error says so and nothing changes."""
     # Root may write anything, so the test's process becomes somebody else after its imports.
     script = """
@@ -232,21 +232,20 @@ def test_a_read_only_file_is_named(tmp_path: Path) -> None:
 
         asyncio.run(main())
     """
-    folder = Path(shutil.os.path.realpath(tmp_path)) / "kept"
-    folder.mkdir()
-    for parent in [folder, *folder.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    path = folder / "chat.db"
-    child = start(script, path)
-    assert child.stdout is not None
-    said = child.stdout.read()
-    child.stdout.close()
-    assert child.wait(30) == 0
-    folder.chmod(0o755)
-    path.chmod(0o644)
+    # Outside of pytest's folder, which nobody else may enter.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "chat.db"
+        child = start(script, path)
+        assert child.stdout is not None
+        said = child.stdout.read()
+        child.stdout.close()
+        assert child.wait(30) == 0
+        os.chmod(folder, 0o755)
+        path.chmod(0o644)
+        assert asyncio.run(texts(path)) == ["x"]
     assert f"The database '{path}'" in said
     assert "read-only" in said or "cannot be opened" in said
-    assert asyncio.run(texts(path)) == ["x"]
 
 
 async def test_a_full_disk_fails_the_append_alone(tmp_path: Path) -> None:

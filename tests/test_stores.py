@@ -118,7 +118,7 @@ async def test_a_refused_message_leaves_nothing(store: Store) -> None:
     """When one message of an append cannot be stored, none of them is, and the rest stays (C57)."""
     await store.append("s", [user("before")])
     bad = replace(user("bad"), metadata={"x": object()})
-    with pytest.raises(InvalidValueError, match="object is not JSON serializable"):
+    with pytest.raises(InvalidValueError, match="type object is not JSON"):
         await store.append("s", [user("good"), bad])
     with pytest.raises(InvalidValueError, match=r"id '\\ud800'"):
         await store.append("s", [user("good"), replace(user("bad"), id="\ud800")])

@@ -32,7 +32,7 @@ from tenure.run import (
     Strategy,
     in_order,
 )
-from tenure.stores import Store, default_store_url, open_store
+from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.base import checked_session_id
 from tenure.strategy import tool_loop
 from tenure.tools import Tool, ToolFunction, ToolRegistry
@@ -141,7 +141,7 @@ class AgentBase:
         chosen = self._store_or_url
         if isinstance(chosen, Store):
             return chosen
-        return open_store(chosen if chosen is not None else default_store_url())
+        return open_store(chosen if chosen is not None else url_of(default_store_path()))
 
     async def _ask(self, text: str) -> str:
         features = self._features

@@ -16,7 +16,6 @@ from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, TextIO
-from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -30,7 +29,7 @@ from tenure.codec import to_dict
 from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
 from tenure.features.chat_memory import ChatMemory
 from tenure.messages import Message
-from tenure.stores import Store, default_store_url, open_store
+from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.base import checked_session_id
 
 DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
@@ -255,16 +254,16 @@ def install() -> None:
 
 
 def _store(db: str | None) -> Store:
-    if db is None:
-        return open_store(default_store_url())
-    return open_store(db if "://" in db else f"sqlite:///{quote(str(Path(db).absolute()))}")
+    chosen = db if db is not None else str(default_store_path())
+    return open_store(chosen if "://" in chosen else url_of(chosen))
 
 
 def _existing_store(db: str | None) -> Store:
     """The store to look into; a file that is not there is not made by looking."""
-    if db is not None and "://" not in db and not Path(db).exists():
+    chosen = db if db is not None else str(default_store_path())
+    if "://" not in chosen and not Path(chosen).exists():
         raise StoreOpenError(
-            f"There is no database {db!r}; give --db the path of one, or start with `tenure chat`."
+            f"There is no database {chosen!r} yet; start with `tenure chat`, or give --db another."
         )
     return _store(db)
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 from weakref import WeakValueDictionary
 
 from tenure.errors import InvalidValueError
 from tenure.stores.base import Conversation, Store
 from tenure.stores.inmemory import InMemoryStore
 
-__all__ = ["Conversation", "InMemoryStore", "Store", "default_store_url", "open_store"]
+__all__ = ["Conversation", "InMemoryStore", "Store", "default_store_path", "open_store", "url_of"]
 
 _open: Final[WeakValueDictionary[str, Store]] = WeakValueDictionary()
 _lock = threading.Lock()
@@ -59,16 +59,19 @@ def open_store(url: str) -> Store:
         return store
 
 
-def default_store_url() -> str:
-    """Return the URL of the file that the command line uses, in the user's data directory.
+def default_store_path() -> Path:
+    """Return the file that the command line uses, in the user's data directory.
 
     The directory is made if it is not there.
     """
     from platformdirs import user_data_path
 
-    return (
-        f"sqlite:///{user_data_path('tenure', appauthor=False, ensure_exists=True) / 'tenure.db'}"
-    )
+    return user_data_path("tenure", appauthor=False, ensure_exists=True) / "tenure.db"
+
+
+def url_of(path: str | Path) -> str:
+    """Return the URL of the SQLite store in this file."""
+    return f"sqlite:///{quote(str(Path(path).absolute()))}"
 
 
 def _sqlite(path: str, is_durable: bool) -> Store:

@@ -243,6 +243,17 @@ def test_bytes_that_are_no_text_do_no_harm(command: Command, server: wire.OpenAI
     assert command.messages()[0]["text"] == "caf\ufffd"
 
 
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    """Terminals that a test has opened; whatever runs in them is ended after it."""
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+            terminal.close()
+
+
 class Terminal:
     """`tenure` on a pseudo-terminal."""
 
@@ -264,9 +275,10 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Read until the screen has shown `text` so many times."""
         deadline = time.monotonic() + 30
-        while text not in self.screen:
+        while self.screen.count(text) < times:
             assert time.monotonic() < deadline, self.screen
             try:
                 self.screen += os.read(self._ours, 4096).decode("utf-8", "replace")
@@ -288,16 +300,18 @@ class Terminal:
 
 
 @pytest.mark.parametrize("moment", ["at the prompt", "while the model answers"])
-def test_ctrl_c_ends_cleanly(command: Command, server: wire.OpenAIServer, moment: str) -> None:
+def test_ctrl_c_ends_cleanly(
+    command: Command, server: wire.OpenAIServer, terminals: list[Terminal], moment: str
+) -> None:
     """Ctrl-C ends the chat without a traceback, and keeps every turn that was answered."""
     endless = wire.streamed({"content": "and then"}, is_endless=True)
     server.script(streamed("answered"), endless)
     terminal = Terminal(command, *CHAT)
+    terminals.append(terminal)
     terminal.wait_for("you> ")
     terminal.type("first\n")
     terminal.wait_for("answered")
-    terminal.screen = ""
-    terminal.wait_for("you> ")
+    terminal.wait_for("you> ", times=2)
     if moment == "while the model answers":
         terminal.type("second\n")
         terminal.wait_for("and then")
@@ -307,13 +321,16 @@ def test_ctrl_c_ends_cleanly(command: Command, server: wire.OpenAIServer, moment
     assert [m["text"] for m in command.messages()] == ["first", "answered"]
 
 
-def test_a_terminal_is_not_given_control_codes(command: Command, server: wire.OpenAIServer) -> None:
+def test_a_terminal_is_not_given_control_codes(
+    command: Command, server: wire.OpenAIServer, terminals: list[Terminal]
+) -> None:
     """What a model says cannot steer the terminal; Ctrl-D ends the chat."""
     server.script(streamed("a\x1b]0;owned\x07b"))
     terminal = Terminal(command, *CHAT)
+    terminals.append(terminal)
     terminal.wait_for("you> ")
     terminal.type("hi\n")
-    terminal.wait_for("b\r\n")
+    terminal.wait_for("you> ", times=2)
     terminal.type("\x04")
     assert terminal.close() == 0
     assert "\x1b]0;" not in terminal.screen
@@ -321,32 +338,34 @@ def test_a_terminal_is_not_given_control_codes(command: Command, server: wire.Op
 
 
 def test_a_failing_model_does_not_end_a_terminal_chat(
-    command: Command, server: wire.OpenAIServer
+    command: Command, server: wire.OpenAIServer, terminals: list[Terminal]
 ) -> None:
     """On a terminal an error of the model is said, and the user may go on."""
     server.script(wire.failure(400, "too hot"), streamed("cooler now"))
     terminal = Terminal(command, *CHAT)
+    terminals.append(terminal)
     terminal.wait_for("you> ")
     terminal.type("hi\n")
     terminal.wait_for("tenure: ")
+    terminal.wait_for("you> ", times=2)
     terminal.type("again\n")
     terminal.wait_for("cooler now")
+    terminal.wait_for("you> ", times=3)
     terminal.type("/exit\n")
     assert terminal.close() == 0
     assert [m["text"] for m in command.messages()] == ["again", "cooler now"]
 
 
 def test_a_killed_chat_keeps_every_answered_turn(
-    command: Command, server: wire.OpenAIServer
+    command: Command, server: wire.OpenAIServer, terminals: list[Terminal]
 ) -> None:
     """After SIGKILL while the model answers, the database opens and has each answered turn whole."""
     server.script(streamed("one"), wire.streamed({"content": "tw"}, is_endless=True))
     terminal = Terminal(command, *CHAT)
+    terminals.append(terminal)
     terminal.wait_for("you> ")
     terminal.type("first\n")
-    terminal.wait_for("one")
-    terminal.screen = ""
-    terminal.wait_for("you> ")
+    terminal.wait_for("you> ", times=2)
     terminal.type("second\n")
     terminal.wait_for("tw")
     terminal.process.send_signal(signal.SIGKILL)

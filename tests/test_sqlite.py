@@ -344,13 +344,14 @@ async def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
 
 async def test_a_store_that_is_dropped_ends_its_threads(tmp_path: Path) -> None:
     """A store that nobody holds any more leaves no thread behind (C68)."""
+    before = set(threading.enumerate())
     for n in range(5):
         store = SQLiteStore(tmp_path / f"{n}.db")
         await store.append("s", [user("x")])
         await store.read("s")
         del store
     deadline = time.monotonic() + 10
-    while any(t.name.startswith("tenure-") for t in threading.enumerate()):
+    while any(t.name.startswith("tenure-") for t in set(threading.enumerate()) - before):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
 

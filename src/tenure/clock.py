@@ -12,6 +12,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+from tenure.errors import InvalidValueError
+
 
 class Clock(Protocol):
     """Where times and ids come from."""
@@ -52,6 +54,20 @@ class SystemClock:
                 self._counter += 1
             millisecond, counter = self._last_ms, self._counter
         return _uuid7(millisecond, counter, secrets.randbits(32))
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a time in UTC.
+
+    Raises:
+        InvalidValueError: It is no datetime, has no time zone, or is out of range in UTC.
+    """
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"The time {moment!r} has no time zone; pass an aware datetime.")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise InvalidValueError(f"The time {moment!r} is out of range in UTC.") from exc
 
 
 def _uuid7(millisecond: int, counter: int, random: int) -> str:

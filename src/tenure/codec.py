@@ -9,12 +9,14 @@ written again as they were.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, cast
 
-from tenure import messages as m
+import tenure.messages as m
 from tenure.errors import InvalidValueError, StoreError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from tenure.messages import Json, Message
 
-_KEPT_WHEN_EMPTY = frozenset({"text", "args", "parts", "is_error"})
+_MAPPINGS = ("metadata", "provider", "extra", "data")
 
 _MESSAGES: dict[str, type] = {
     "system": m.SystemMessage,
@@ -40,8 +42,25 @@ _PARTS: dict[str, type] = {
 
 
 def to_dict(message: Message) -> dict[str, Json]:
-    """Return the JSON object of a message, as nested dicts and lists."""
-    return _flattened(cast("dict[str, object]", _adapter().dump_python(message)))
+    """Return the JSON object of a message, as nested dicts and lists.
+
+    Raises:
+        InvalidValueError: See `to_json`.
+    """
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        for holder in (message, *_parts_of(message)):
+            for name in _MAPPINGS:
+                _require_json(getattr(holder, name, None))
+        dumped: object = _adapter().dump_python(message, warnings="error")
+        return _flattened(cast("dict[str, object]", dumped))
+    except PydanticSerializationError as exc:  # its own text holds the value
+        found = re.search(r"field_name='(\w+)'.*input_type=(\w+)", str(exc), re.DOTALL)
+        why = f"{found[1]} is of type {found[2]}" if found else "a field is of the wrong type"
+        raise _unwritable(message, why) from None
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise _unwritable(message, str(exc)) from exc
 
 
 def from_dict(data: Mapping[str, Json]) -> Message:
@@ -59,6 +78,8 @@ def from_dict(data: Mapping[str, Json]) -> Message:
         )
     try:
         return _adapter().validate_python(_unflattened(data, _MESSAGES[role]))
+    except RecursionError as exc:
+        raise StoreError(f"A stored {role} message is nested too deeply; it was damaged.") from exc
     except ValidationError as exc:
         where = ".".join(str(step) for step in exc.errors()[0]["loc"])
         raise StoreError(
@@ -71,16 +92,42 @@ def to_json(message: Message) -> str:
     """Return the canonical JSON of a message.
 
     Raises:
-        InvalidValueError: Its metadata or provider data hold something that JSON has not, such as an
-            object of a class of yours or NaN; the text names the type.
+        InvalidValueError: It holds something that JSON has not, such as an object of a class of yours
+            or NaN; the text names the type. (A tuple in a mapping is written as a list.)
     """
+    data = to_dict(message)
     try:
-        return json.dumps(to_dict(message), ensure_ascii=True, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as exc:
-        raise InvalidValueError(
-            f"The {message.role} message {message.id!r} cannot be written as JSON: {exc}; "
-            "put plain JSON values into its metadata and provider fields."
-        ) from exc
+        return json.dumps(data, ensure_ascii=True, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise _unwritable(message, str(exc)) from exc
+
+
+def _unwritable(message: Message, why: str) -> InvalidValueError:
+    return InvalidValueError(
+        f"The {message.role} message {message.id!r} cannot be written as JSON: {why}; "
+        "put plain JSON values into its metadata and provider fields."
+    )
+
+
+def _parts_of(message: Message) -> Iterator[m.Part]:
+    for part in message.parts:
+        yield part
+        if isinstance(part, m.ToolResult):
+            yield from part.parts
+
+
+def _require_json(value: object) -> None:
+    """Refuse what pydantic or json would turn into something else in silence."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            if not isinstance(key, str):
+                raise TypeError(f"key {key!r} is of type {type(key).__name__}, and not a text")
+            _require_json(item)
+    elif isinstance(value, (list, tuple)):
+        for item in cast("list[object] | tuple[object, ...]", value):
+            _require_json(item)
+    elif not isinstance(value, (str, bytes, int, float, NoneType)):
+        raise TypeError(f"an object of type {type(value).__qualname__} is not JSON")
 
 
 def from_json(text: str) -> Message:
@@ -91,7 +138,7 @@ def from_json(text: str) -> Message:
     """
     try:
         data: object = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise StoreError(f"A stored message is not JSON ({exc}); it was damaged.") from exc
     if not isinstance(data, dict):
         raise StoreError("A stored message is not a JSON object; it was damaged.")
@@ -104,11 +151,13 @@ def _flattened(data: dict[str, object]) -> dict[str, Json]:
     if "role" not in data and kind not in _PARTS and "data" in data:  # an Opaque part
         return {**cast("dict[str, Json]", data["data"]), "kind": kind}
     flat = dict(cast("dict[str, Json]", data.pop("extra", {})))
+    if known := flat.keys() & data.keys():
+        raise ValueError(f"extra holds {sorted(known)[0]!r}, which is a field of its own")
     for name, value in data.items():
         if name == "parts":
             parts = cast("tuple[dict[str, object], ...]", value)
             flat[name] = [_flattened(part) for part in parts]
-        elif name in _KEPT_WHEN_EMPTY or (value is not None and value != {}):
+        elif value is not None and value != {}:
             flat[name] = value
     return flat
 

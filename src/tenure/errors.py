@@ -13,7 +13,6 @@
     │   ├── StoreOpenError             it cannot be opened: a directory, not SQLite, no permission
     │   ├── SchemaVersionError         it was written by a newer tenure
     │   ├── StoreClosedError           used after `close()`
-    │   ├── ConflictError              somebody else appended first
     │   └── HistoryNotStoredError      the answer exists, storing it failed; `.result` has the answer
     └── ModelError                     a model
         ├── ModelRequestError          the request failed; `.status_code` for HTTP answers
@@ -84,20 +83,6 @@ class SchemaVersionError(StoreOpenError):
 
 class StoreClosedError(StoreError):
     """Cannot use a store after it was closed."""
-
-
-class ConflictError(StoreError):
-    """The conversation has changed since it was read.
-
-    Attributes:
-        expected_revision: What the caller had read.
-        revision: What the conversation is at now.
-    """
-
-    def __init__(self, message: str, *, expected_revision: int, revision: int) -> None:
-        super().__init__(message)
-        self.expected_revision = expected_revision
-        self.revision = revision
 
 
 class HistoryNotStoredError(StoreError):

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from tenure.errors import SessionClosedError
+from tenure.errors import SessionClosedError, UsageError
 from tenure.messages import AssistantMessage, Message, SystemMessage
 from tenure.models import Model, ModelRequest, checked_reply
 from tenure.prompt import Prompt
@@ -60,6 +60,7 @@ class LLMContext:
         self._system_prompt = system_prompt
         self._ask = ask
         self._lock = _ReadWriteLock()
+        self._inside: set[asyncio.Task[object] | None] = set()  # the tasks with an open session
 
     @property
     def prompt(self) -> Prompt:
@@ -85,14 +86,16 @@ class LLMContext:
         """Open a session that can look and ask, but change nothing.
 
         Waits while a write session is open or waiting; other read sessions may be open meanwhile.
+
+        Raises:
+            UsageError: This task has a session open already.
         """
-        await self._lock.acquire(exclusive=False)
-        session = ReadSession(self._state, self._request)
-        try:
-            yield session
-        finally:
-            session._close()  # pyright: ignore[reportPrivateUsage] # a session is closed here only
-            self._lock.release()
+        async with self._alone(exclusive=False):
+            session = ReadSession(self._state, self._request)
+            try:
+                yield session
+            finally:
+                session._close()  # pyright: ignore[reportPrivateUsage] # is closed here only
 
     @asynccontextmanager
     async def write_session(self) -> AsyncGenerator[WriteSession]:
@@ -101,14 +104,33 @@ class LLMContext:
         Waits until no other session is open; waiting sessions get in first come, first served. What
         was changed is committed when the block ends normally; when it raises or is cancelled, the
         context stays as it was.
+
+        Raises:
+            UsageError: This task has a session open already.
         """
-        await self._lock.acquire(exclusive=True)
-        session = WriteSession(self._state, self._request)
+        async with self._alone(exclusive=True):
+            session = WriteSession(self._state, self._request)
+            try:
+                yield session
+                self._state = session._state  # pyright: ignore[reportPrivateUsage] # the commit
+            finally:
+                session._close()  # pyright: ignore[reportPrivateUsage] # is closed here only
+
+    @asynccontextmanager
+    async def _alone(self, *, exclusive: bool) -> AsyncGenerator[None]:
+        """Hold the lock, unless this task does: it would wait for itself for ever."""
+        task = asyncio.current_task()
+        if task in self._inside:
+            raise UsageError(
+                "This task has an LLM session open already and would wait for itself; use that one, "
+                "or let its block end first."
+            )
+        await self._lock.acquire(exclusive=exclusive)
+        self._inside.add(task)
         try:
-            yield session
-            self._state = session._state  # pyright: ignore[reportPrivateUsage] # the commit
+            yield
         finally:
-            session._close()  # pyright: ignore[reportPrivateUsage] # a session is closed here only
+            self._inside.discard(task)
             self._lock.release()
 
     async def _request(self, state: _State) -> AssistantMessage:

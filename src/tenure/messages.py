@@ -15,21 +15,23 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, PlainSerializer, Tag
 
-from tenure.clock import SYSTEM_CLOCK, Clock
+from tenure.clock import SYSTEM_CLOCK, Clock, in_utc
 from tenure.errors import InvalidValueError, PromptError
 
 P = TypeVar("P")
 
 
-def _utc(value: datetime) -> datetime:
-    if value.tzinfo is None:
-        raise ValueError("a time must be timezone-aware")
-    return value.astimezone(UTC)
+def _require_texts(part: object, *names: str) -> None:
+    """Refuse what could be stored but never read again."""
+    for name in names:
+        if not isinstance(value := getattr(part, name), str):
+            what = f"{type(part).__name__}({name}=...)"
+            raise InvalidValueError(f"{what} is a text, and not of type {type(value).__name__}.")
 
 
 def _decode_bytes(value: object) -> object:
@@ -43,32 +45,35 @@ def _encode_bytes(value: bytes | None) -> str | None:
 Json: TypeAlias = object
 """What `json.loads` returns: None, bool, int, float, str, list or dict of such."""
 
-_Time: TypeAlias = Annotated[datetime, AfterValidator(_utc), PlainSerializer(datetime.isoformat)]
+_Time: TypeAlias = Annotated[datetime, AfterValidator(in_utc), PlainSerializer(datetime.isoformat)]
 _Bytes: TypeAlias = Annotated[
     bytes | None, BeforeValidator(_decode_bytes), PlainSerializer(_encode_bytes)
 ]
 
 
-def _empty() -> dict[str, Json]:
-    return {}
-
-
 def _mapping() -> Mapping[str, Json]:
     """A field for an opaque mapping: compared, but no part of the hash."""
-    return field(default_factory=_empty, hash=False)
+    return field(default_factory=dict[str, Json], hash=False)
 
 
 # --- parts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """Words. `provider` holds what must go back to the model's provider verbatim."""
-
-    kind: Literal["text"] = "text"
+class _Words:
     text: str
     provider: Mapping[str, Json] = _mapping()
     extra: Mapping[str, Json] = _mapping()
+
+    def __post_init__(self) -> None:
+        _require_texts(self, "text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(_Words):
+    """Words. `provider` holds what must go back to the model's provider verbatim."""
+
+    kind: Literal["text"] = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +83,6 @@ class Media:
     Args:
         media_type: The MIME type, such as `"image/png"`.
         data: The bytes themselves. Exactly one of `data` and `url` is given.
-        url: Where the bytes are.
-        filename: A name to show, if there is one.
     """
 
     kind: Literal["media"] = "media"
@@ -92,19 +95,15 @@ class Media:
 
     def __post_init__(self) -> None:
         if (self.data is None) == (self.url is None):
-            raise InvalidValueError(
-                f"Media of type {self.media_type!r} needs either data= or url=, and not both."
-            )
+            what = f"Media of type {self.media_type!r}"
+            raise InvalidValueError(f"{what} needs either data= or url=, and not both.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reasoning:
+class Reasoning(_Words):
     """What a model thought before it answered; its signature, if any, is in `provider`."""
 
     kind: Literal["reasoning"] = "reasoning"
-    text: str
-    provider: Mapping[str, Json] = _mapping()
-    extra: Mapping[str, Json] = _mapping()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +111,7 @@ class ToolCall:
     """A model's wish to have a tool run.
 
     Args:
-        id: What the result refers to; None when the model gave none (`views` then makes one).
+        id: What the result refers to; None (or empty) when the model gave none (`views` makes one).
         name: The tool.
         args: The arguments as JSON text, exactly as the model wrote it, valid or not.
     """
@@ -123,6 +122,10 @@ class ToolCall:
     args: str = "{}"
     provider: Mapping[str, Json] = _mapping()
     extra: Mapping[str, Json] = _mapping()
+
+    def __post_init__(self) -> None:
+        _require_texts(self, "name", "args")
+        object.__setattr__(self, "id", self.id or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,9 @@ class ToolResult:
     extra: Mapping[str, Json] = _mapping()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(self.parts))
+        _require_texts(self, "name")
+        object.__setattr__(self, "call_id", self.call_id or None)
+        object.__setattr__(self, "parts", _fitting(self, self.parts))
 
     @property
     def text(self) -> str:
@@ -164,6 +169,12 @@ class Opaque:
 
     kind: str
     data: Mapping[str, Json] = _mapping()
+
+    def __post_init__(self) -> None:
+        if self.kind in _KINDS or "kind" in self.data:
+            raise InvalidValueError(
+                f"Opaque(kind={self.kind!r}) is for other kinds, and for data without the key 'kind'."
+            )
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -191,14 +202,12 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        details = dict(self.details)
-        for name, count in other.details.items():
-            details[name] = details.get(name, 0) + count
+        names = {**self.details, **other.details}
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             requests=self.requests + other.requests,
-            details=details,
+            details={n: self.details.get(n, 0) + other.details.get(n, 0) for n in names},
         )
 
 
@@ -220,12 +229,8 @@ class _Common:
     extra: Mapping[str, Json] = _mapping()
 
     def __post_init__(self) -> None:
-        if self.created_at.tzinfo is None:
-            raise InvalidValueError(
-                f"created_at={self.created_at!r} has no time zone; pass an aware datetime."
-            )
-        object.__setattr__(self, "created_at", self.created_at.astimezone(UTC))
-        object.__setattr__(self, "parts", tuple(self.parts))
+        object.__setattr__(self, "created_at", in_utc(self.created_at))
+        object.__setattr__(self, "parts", _fitting(self, self.parts))
 
     @property
     def text(self) -> str:
@@ -314,12 +319,22 @@ def _joined(parts: Iterable[object]) -> str:
 _KINDS = frozenset({"text", "media", "reasoning", "tool_call", "tool_result"})
 
 
+def _fitting(owner: object, parts: Iterable[object]) -> tuple[object, ...]:
+    """The parts as a tuple, if they are of classes that the owner may hold."""
+    may_hold = _MAY_HOLD[type(owner)]
+    fitting = tuple(parts)
+    for part in fitting:
+        if not isinstance(part, may_hold):
+            what = f"{type(owner).__name__} cannot hold a part of type {type(part).__name__}"
+            held = ", ".join(cls.__name__ for cls in may_hold)
+            raise InvalidValueError(f"{what}; it holds {held}.")
+    return fitting
+
+
 def _tag(value: object) -> str:
-    kind = (
-        cast("Mapping[str, object]", value).get("kind")
-        if isinstance(value, Mapping)
-        else getattr(value, "kind", None)
-    )
+    kind = getattr(value, "kind", None)
+    if isinstance(value, Mapping):
+        kind = cast("Mapping[str, object]", value).get("kind")
     return kind if isinstance(kind, str) and kind in _KINDS else "opaque"
 
 
@@ -338,6 +353,14 @@ AssistantPart: TypeAlias = Annotated[_T | _M | _R | _C | _O, Discriminator(_tag)
 ToolPart: TypeAlias = Annotated[_T | _M | _A | _O, Discriminator(_tag)]
 Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
+_MAY_HOLD: dict[type, tuple[type, ...]] = {
+    SystemMessage: (Text, Opaque),
+    UserMessage: (Text, Media, Opaque),
+    AssistantMessage: (Text, Media, Reasoning, ToolCall, Opaque),
+    ToolMessage: (Text, Media, ToolResult, Opaque),
+    ToolResult: (Text, Media, Opaque),
+}
+
 
 # --- constructors --------------------------------------------------------------------------------
 
@@ -348,23 +371,12 @@ def system(text: str, *, clock: Clock = SYSTEM_CLOCK) -> SystemMessage:
 
 
 def user(*content: str | UserPart, clock: Clock = SYSTEM_CLOCK) -> UserMessage:
-    """A user message of texts and media, in this order. `clock` gives its id and time.
-
-    Raises:
-        PromptError: There is no content at all.
-    """
-    parts = _parts("user", content)
-    return UserMessage(parts=parts, id=clock.new_id(), created_at=clock.now())
+    """A user message of texts and media, at least one, in this order. `clock` gives its id and time."""
+    return UserMessage(parts=_parts("user", content), id=clock.new_id(), created_at=clock.now())
 
 
 def assistant(*content: str | AssistantPart, clock: Clock = SYSTEM_CLOCK) -> AssistantMessage:
-    """An assistant message of texts, reasoning, media and tool calls, in this order.
-
-    `clock` gives its id and time.
-
-    Raises:
-        PromptError: There is no content at all.
-    """
+    """An assistant message of texts, reasoning, media and tool calls; otherwise the same."""
     parts = _parts("assistant", content)
     return AssistantMessage(parts=parts, id=clock.new_id(), created_at=clock.now())
 
@@ -380,26 +392,19 @@ def tool_result(
     """A tool message with the result of one call.
 
     Args:
-        call: The call that this answers, or its id (then `name` is needed), or None for a call
-            without id.
+        call: The call that this answers, or its id, or None for a call without id.
         content: What the tool returned: a text, or texts and media.
-        name: The tool's name; taken from the call when a call is given.
+        name: The tool's name; needed unless `call` is a `ToolCall`.
         is_error: Whether the tool failed.
         clock: Gives the message's id and time.
-
-    Raises:
-        PromptError: `call` is not a `ToolCall` and no `name` is given.
     """
-    if isinstance(call, ToolCall):
-        call_id, name = call.id, name or call.name
-    else:
-        call_id = call
+    call_id = call.id if isinstance(call, ToolCall) else call
+    name = call.name if isinstance(call, ToolCall) and not name else name
     if not name:
         raise PromptError(
             f"The tool result for call {call_id!r} needs the tool's name; pass name=."
         )
-    items = (content,) if isinstance(content, str) else tuple(content)
-    parts = tuple(Text(text=item) if isinstance(item, str) else item for item in items)
+    parts = _texts([content] if isinstance(content, str) else content)
     result = ToolResult(call_id=call_id, name=name, parts=parts, is_error=is_error)
     return ToolMessage(parts=(result,), id=clock.new_id(), created_at=clock.now())
 
@@ -407,4 +412,8 @@ def tool_result(
 def _parts(role: str, content: tuple[str | P, ...]) -> tuple[P | Text, ...]:
     if not content:
         raise PromptError(f"This {role} message is empty; give it a text or another part.")
+    return _texts(content)
+
+
+def _texts(content: Iterable[str | P]) -> tuple[P | Text, ...]:
     return tuple(Text(text=item) if isinstance(item, str) else item for item in content)

@@ -6,13 +6,22 @@ puts each one behind its call. What of the prompt is really sent is decided late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from tenure.errors import InvalidValueError, PromptError
-from tenure.messages import AssistantMessage, Json, Message, ToolCall, ToolMessage, ToolResult
-from tenure.views import Place, paired_results
+from tenure.messages import (
+    AssistantMessage,
+    Json,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolPart,
+    ToolResult,
+)
+from tenure.views import Pairing
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +99,10 @@ class Prompt:
     def appended(self, *messages: Message, strict: bool = True) -> Prompt:
         """Return this prompt with `messages` added, each tool result behind its call.
 
-        A result goes directly behind the *last* call of its id (without an id: behind the oldest
-        unanswered call of its tool that has none), joining the results that are there already; the
-        results of one tool message stay one message when they belong to one turn.
+        A result goes behind the *last* turn that has a call of its id (without an id: behind the
+        oldest unanswered call of its tool that has none), after the results that are there already.
+        The results of one tool message stay one message when they belong to one turn; otherwise
+        each turn gets a message of its own with an id made of the message's.
 
         Args:
             messages: In order.
@@ -103,13 +113,15 @@ class Prompt:
             PromptError: `Failed to add tool result: no call message with id <id>`, or the call has
                 a result already.
         """
-        current = list(self.messages)
+        if not any(message.role == "tool" for message in messages):
+            return self.copy(messages=(*self.messages, *messages))
+        runs = _Runs(self.messages)
         for message in messages:
             if isinstance(message, ToolMessage) and message.tool_results:
-                _place_results(current, message, strict=strict)
+                runs.place(message, strict=strict)
             else:
-                current.append(message)
-        return self.copy(messages=current)
+                runs.add(message)
+        return self.copy(messages=runs.messages)
 
     @property
     def latest_token_usage(self) -> int:
@@ -123,63 +135,57 @@ class Prompt:
         return 0
 
 
-def _place_results(current: list[Message], message: ToolMessage, *, strict: bool) -> None:
-    """Add one tool message to `current`, dealing its results out to the turns they answer."""
-    turns: dict[int, list[ToolResult]] = {}  # index of the assistant message -> its results
-    answered = set(paired_results(current).values())
-    for result in message.tool_results:
-        place = _call_of(current, result, answered)
-        if place is None and strict:
-            raise PromptError(_unplaced(current, result))
-        if place is not None:
-            answered.add(place)
-        turns.setdefault(-1 if place is None else place[0], []).append(result)
-    others = tuple(part for part in message.parts if not isinstance(part, ToolResult))
-    if len(turns) == 1 and (turn := next(iter(turns))) != -1:
-        _insert_behind(current, turn, message)
-        return
-    for turn in sorted(turns, reverse=True):  # from the back, so that indexes stay right
-        piece = replace(message, id=f"{message.id}:{turn}", parts=tuple(turns[turn]))
-        if turn == -1:
-            current.append(piece)
+class _Runs:
+    """A prompt's messages, cut into runs: a message and the tool messages behind it."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self._runs: list[list[Message]] = []
+        self._pairing = Pairing()
+        for message in messages:
+            self.add(message)
+            for result in message.tool_results:
+                self._pairing.take(result)
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        return chain.from_iterable(self._runs)
+
+    def add(self, message: Message) -> None:
+        """Add a message at the end."""
+        if isinstance(message, ToolMessage) and self._runs:
+            self._runs[-1].append(message)
+            return
+        for position, part in enumerate(message.parts):
+            if isinstance(part, ToolCall):
+                self._pairing.add((len(self._runs), position), part)
+        self._runs.append([message])
+
+    def place(self, message: ToolMessage, *, strict: bool) -> None:
+        """Add a tool message, dealing its results out to the turns they answer."""
+        pieces: dict[int | None, list[ToolPart]] = {}  # run, or None for the end -> parts
+        for result in message.tool_results:
+            call = self._pairing.take(result)
+            if call is None and strict:
+                raise PromptError(self._refusal(result))
+            pieces.setdefault(None if call is None else call[0], []).append(result)
+        if len(pieces) == 1:
+            self._insert(next(iter(pieces)), message)
+            return
+        words = [part for part in message.parts if not isinstance(part, ToolResult)]
+        if words:
+            pieces.setdefault(None, []).extend(words)
+        for number, (run, parts) in enumerate(pieces.items(), 1):
+            self._insert(run, replace(message, id=f"{message.id}:{number}", parts=tuple(parts)))
+
+    def _insert(self, run: int | None, message: ToolMessage) -> None:
+        if run is None:
+            self.add(message)
         else:
-            _insert_behind(current, turn, piece)
-    if others:
-        current.append(replace(message, id=f"{message.id}:rest", parts=others))
+            self._runs[run].append(message)
 
-
-def _insert_behind(current: list[Message], turn: int, message: ToolMessage) -> None:
-    """Put results behind the assistant message at `turn`, into the tool message that is there."""
-    behind = current[turn + 1] if turn + 1 < len(current) else None
-    if isinstance(behind, ToolMessage):
-        current[turn + 1] = replace(behind, parts=behind.parts + message.parts)
-    else:
-        current.insert(turn + 1, message)
-
-
-def _call_of(messages: list[Message], result: ToolResult, answered: set[Place]) -> Place | None:
-    """Find the call that `result` answers, unless it is among those `answered` already."""
-    if result.call_id is not None:
-        for index, position, call in reversed(list(_calls(messages))):
-            if call.id == result.call_id:
-                return None if (index, position) in answered else (index, position)
-        return None
-    for index, position, call in _calls(messages):
-        if call.id is None and call.name == result.name and (index, position) not in answered:
-            return index, position
-    return None
-
-
-def _calls(messages: list[Message]) -> Iterable[tuple[int, int, ToolCall]]:
-    for index, message in enumerate(messages):
-        if isinstance(message, AssistantMessage):
-            for position, part in enumerate(message.parts):
-                if isinstance(part, ToolCall):
-                    yield index, position, part
-
-
-def _unplaced(messages: list[Message], result: ToolResult) -> str:
-    known = any(call.id == result.call_id for _, _, call in _calls(messages))
-    if known and result.call_id is not None:
-        return f"Failed to add tool result: the call with id {result.call_id} has a result already"
-    return f"Failed to add tool result: no call message with id {result.call_id}"
+    def _refusal(self, result: ToolResult) -> str:
+        if result.call_id is not None and self._pairing.knows(result.call_id):
+            why = f"the call with id {result.call_id} has a result already"
+        else:
+            why = f"no call message with id {result.call_id}"
+        return f"Failed to add tool result: {why}"

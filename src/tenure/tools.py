@@ -15,8 +15,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_type_hints, overload
 
 from tenure.errors import InvalidValueError
 from tenure.messages import Json, Media, ResultPart, Text, ToolCall, ToolResult
@@ -140,15 +141,22 @@ class Tool:
             if inspect.iscoroutinefunction(self.function):
                 value = await self.function(*positional, **named)
             else:
-                value = await asyncio.to_thread(self.function, *positional, **named)
+                value = await asyncio.to_thread(self._run, positional, named)
                 if inspect.isawaitable(value):
                     value = await value
             return ToolOutcome(kind="success", parts=output_parts(value), value=value)
         except ToolError as exc:
-            return _refused(str(exc), exc)
+            return _refused(_said(exc), exc)
         except Exception as exc:
-            _log.debug("tool %s failed", self.name, exc_info=exc)
-            return _failed(f"Tool {self.name!r} failed: {type(exc).__name__}: {exc}", exc)
+            _log.debug("tool %s failed: %s", self.name, type(exc).__name__)
+            return _failed(f"Tool {self.name!r} failed: {type(exc).__name__}: {_said(exc)}", exc)
+
+    def _run(self, positional: tuple[object, ...], named: dict[str, object]) -> object:
+        try:
+            return self.function(*positional, **named)
+        except StopIteration as exc:
+            # A future cannot hold it: whoever awaits the thread would wait for ever.
+            raise RuntimeError("the function raised StopIteration") from exc
 
 
 @overload
@@ -267,11 +275,18 @@ def _written(value: object) -> str:
         ) from exc
 
 
+def _as_written(function: ToolFunction) -> ToolFunction:
+    """The function with the annotations and the docstring, inside a partial or a callable object."""
+    while isinstance(function, functools.partial):
+        function = cast("ToolFunction", function.func)
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
 def _docstring_of(function: ToolFunction) -> tuple[str, dict[str, str]]:
     """The docstring's text before its sections, and what it says of each parameter."""
     import griffe
 
-    docstring = inspect.getdoc(function)
+    docstring = inspect.getdoc(_as_written(function))
     if not docstring:
         return "", {}
     # Without the options griffe logs whatever it finds untidy, each time a tool is made.
@@ -301,7 +316,18 @@ def _arguments_adapter(
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
-    for parameter in inspect.signature(function).parameters.values():
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as exc:
+        raise InvalidValueError(
+            f"Tool {name!r} has no signature to read; wrap it in a function of your own."
+        ) from exc
+    for position, parameter in enumerate(signature.parameters.values()):
+        if position == 0 and parameter.name in ("self", "cls"):
+            raise InvalidValueError(
+                f"Tool {name!r} is a method without its object; make a tool of the bound method, "
+                "as in tool(thing.method)."
+            )
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise InvalidValueError(
                 f"Tool {name!r} has the positional-only parameter {parameter.name!r}, which a model "
@@ -313,12 +339,28 @@ def _arguments_adapter(
         return args, kwargs
 
     try:
+        captured.__annotations__ = _annotations_of(function)
         # pydantic takes any callable; its annotation speaks of types only.
         return TypeAdapter(cast("type[tuple[tuple[object, ...], dict[str, object]]]", captured))
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as exc:
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as exc:
         raise InvalidValueError(
             f"Tool {name!r} has a parameter of a type that cannot be validated: {exc}"
         ) from exc
+
+
+def _annotations_of(function: ToolFunction) -> dict[str, object]:
+    """The types of the parameters, also those of partials, of callable objects and of local types."""
+    function = _as_written(function)
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:
+        # Under `from __future__ import annotations` a type may be local to whoever makes the tool.
+        frame = inspect.currentframe()
+        while frame is not None:
+            with suppress(NameError):
+                return get_type_hints(function, localns=frame.f_locals, include_extras=True)
+            frame = frame.f_back
+        raise
 
 
 def _schema_of(
@@ -331,6 +373,9 @@ def _schema_of(
 
     class WithoutTitles(GenerateJsonSchema):
         """Titles repeat the names and cost tokens with every request."""
+
+        def emit_warning(self, kind: object, detail: str) -> None:
+            """Say nothing: a default that JSON has not is left out, and nobody can help it."""
 
         def field_title_should_be_set(self, schema: object) -> bool:
             return False
@@ -358,6 +403,13 @@ def _explained(error: ValidationError) -> str:
         f"{'.'.join(str(step) for step in item['loc']) or 'arguments'}: {item['msg']}"
         for item in error.errors(include_url=False, include_context=False, include_input=False)
     )
+
+
+def _said(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # its own __str__ is wrong
+        return "(no text)"
 
 
 def _failed(text: str, error: Exception | None = None) -> ToolOutcome:

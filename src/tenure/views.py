@@ -2,7 +2,8 @@
 
 `valid_view` is the one pure function between a prompt and a model. What it returns always holds:
 
-- each tool result directly follows the turn whose calls it answers, and every call has one id;
+- each tool result directly follows the turn whose calls it answers;
+- every call has an id that no other call has, and its result has the same;
 - no call is unanswered, except those of the last turn, which are being executed;
 - a result without its call, or a second result of one call, is left out;
 - the agent's own system prompt is there exactly once, and first; other system messages stay in place.
@@ -10,14 +11,16 @@
 It never edits what is stored, and applying it twice is applying it once. `window` is the other cut that
 may be made before it: the last n messages, never a result without its call.
 
-A result belongs to the call of its id; without an id, to the oldest unanswered call of its tool that has
-no id either. Ids and anonymous names are separate namespaces, one call takes one result, and a result
-never belongs to a call that comes after it.
+A result belongs to the call of its id, to the latest turn's when several turns use that id; without an
+id, to the oldest unanswered call of its tool that has no id either. Ids and anonymous names are separate
+namespaces, one call takes one result, and a result never belongs to a call that comes after it.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeAlias
@@ -26,11 +29,11 @@ from tenure.errors import InvalidValueError
 from tenure.messages import (
     AssistantMessage,
     Message,
+    Part,
     SystemMessage,
     Text,
     ToolCall,
     ToolMessage,
-    ToolPart,
     ToolResult,
 )
 
@@ -54,20 +57,23 @@ def valid_view(
     """
     if system_prompt is not None:
         messages = _system_first(messages, system_prompt)
-    messages = with_call_ids(messages)
-    answers = {call: result for result, call in paired_results(messages).items()}
-    moved = set(answers.values())
+    calls = paired_results(messages)
+    messages = _with_unique_ids(messages, calls)
+    answered = set(calls.values())
     last_turn = _last_turn(messages)
+    results, words = _dealt(calls)
     view: list[Message] = []
     for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
             view.append(message)
-            view.extend(_results_of(messages, index, answers, open_allowed=index == last_turn))
+            for place, positions in results.get(index, {}).items():
+                view.append(_with_only(messages[place], positions, words=words[place] == index))
+            if index != last_turn:
+                view.extend(_interrupted(message, index, answered))
         elif isinstance(message, ToolMessage):
-            rest = tuple(part for part in message.parts if not isinstance(part, ToolResult))
-            # Words that came with results stay where those results went.
-            if rest and not any(place[0] == index for place in moved):
-                view.append(_with_parts(message, rest))
+            # Words that came with results go where the first of those results went.
+            if index not in words and len(message.tool_results) < len(message.parts):
+                view.append(_with_only(message, frozenset(), words=True))
         else:
             view.append(message)
     return view
@@ -87,70 +93,101 @@ def window(messages: Sequence[Message], size: int) -> list[Message]:
     if size >= len(messages):
         return list(messages)
     start = len(messages) - size
-    calls = paired_results(messages)
+    kept: dict[int, set[int]] = {}
+    for (index, position), (turn, _) in paired_results(messages).items():
+        if turn >= start:
+            kept.setdefault(index, set()).add(position)
     cut: list[Message] = []
     for index, message in enumerate(messages[start:], start):
         if not isinstance(message, ToolMessage):
             cut.append(message)
             continue
-        kept = tuple(
-            part
-            for position, part in enumerate(message.parts)
-            if not isinstance(part, ToolResult) or calls.get((index, position), (-1, 0))[0] >= start
-        )
-        if kept:
-            cut.append(_with_parts(message, kept))
+        left = _with_only(message, kept.get(index, frozenset()), words=True)
+        if left.parts:
+            cut.append(left)
     return cut
+
+
+class Pairing:
+    """Which call each result belongs to. It is told of both in the order of the conversation."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, deque[Place]] = {}  # the open calls of the latest turn with that id
+        self._turns: dict[str, int] = {}  # which turn that is
+        self._by_name: dict[str, deque[Place]] = {}  # the open calls without id
+
+    def add(self, place: Place, call: ToolCall) -> None:
+        """A call was made."""
+        if call.id is None:
+            self._by_name.setdefault(call.name, deque()).append(place)
+        elif self._turns.get(call.id) == place[0]:
+            self._by_id[call.id].append(place)
+        else:
+            self._by_id[call.id] = deque([place])
+            self._turns[call.id] = place[0]
+
+    def take(self, result: ToolResult) -> Place | None:
+        """A result came: return the call that it answers and that is unanswered so far, if any."""
+        if result.call_id is None:
+            calls = self._by_name.get(result.name)
+        else:
+            calls = self._by_id.get(result.call_id)
+        return calls.popleft() if calls else None
+
+    def knows(self, call_id: str) -> bool:
+        """Whether a call of that id was made, answered or not."""
+        return call_id in self._turns
 
 
 def paired_results(messages: Sequence[Message]) -> dict[Place, Place]:
     """Return for each result that answers a call the place of that call, by the place of the result."""
-    open_by_id: dict[str, Place] = {}
-    open_by_name: dict[str, list[Place]] = {}
+    pairing = Pairing()
     pairs: dict[Place, Place] = {}
     for index, message in enumerate(messages):
         for position, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
-                if part.id is None:
-                    open_by_name.setdefault(part.name, []).append((index, position))
-                else:
-                    open_by_id[part.id] = (index, position)
-            elif isinstance(part, ToolResult):
-                call = (
-                    open_by_id.pop(part.call_id, None)
-                    if part.call_id is not None
-                    else _first(open_by_name.get(part.name))
-                )
-                if call is not None:
-                    pairs[index, position] = call
+                pairing.add((index, position), part)
+            elif isinstance(part, ToolResult) and (call := pairing.take(part)) is not None:
+                pairs[index, position] = call
     return pairs
 
 
 def with_call_ids(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with an id on every call that has none, and on its result.
+    """Return the messages with an id of its own on every call, and the same on its result.
 
-    The id depends on the id of the call's message and the place of the call in it and on nothing
-    else, so that every load of a conversation shows a model the same ids.
+    Ids stay as they are, unless an earlier call has the same. A made id depends on the id of the
+    call's message and the place of the call in it, so that every load of a conversation shows a
+    model the same ids.
     """
-    ids = {
-        (index, position): f"call_{_digest(f'{message.id}/{position}')}"
-        for index, message in enumerate(messages)
-        for position, part in enumerate(message.parts)
-        if isinstance(part, ToolCall) and part.id is None
-    }
-    if not ids:
-        return list(messages)
-    pairs = paired_results(messages)
-    ids |= {result: ids[call] for result, call in pairs.items() if call in ids}
+    return _with_unique_ids(messages, paired_results(messages))
+
+
+def _with_unique_ids(messages: Sequence[Message], calls: Mapping[Place, Place]) -> list[Message]:
+    taken: set[str] = set()
+    tries = Counter[str]()
+    made: dict[Place, str] = {}
+    for index, message in enumerate(messages):
+        for position, part in enumerate(message.parts):
+            if not isinstance(part, ToolCall):
+                continue
+            call_id, seed = part.id, f"{message.id}/{position}"
+            while call_id is None or call_id in taken:
+                again = f"/{tries[seed]}" if tries[seed] else ""  # the message is here twice
+                call_id = made[index, position] = f"call_{_digest(seed + again)}"
+                tries[seed] += 1
+            taken.add(call_id)
     named = list(messages)
-    for index in {place[0] for place in ids}:
+    if not made:
+        return named
+    made |= {result: made[call] for result, call in calls.items() if call in made}
+    for index in {place[0] for place in made}:
         message = messages[index]
-        parts = tuple(_with_id(part, ids.get((index, n))) for n, part in enumerate(message.parts))
+        parts = tuple(_with_id(part, made.get((index, n))) for n, part in enumerate(message.parts))
         named[index] = replace(message, parts=parts)
     return named
 
 
-def _with_id(part: object, call_id: str | None) -> object:
+def _with_id(part: Part, call_id: str | None) -> Part:
     if call_id is None:
         return part
     if isinstance(part, ToolCall):
@@ -161,10 +198,11 @@ def _with_id(part: object, call_id: str | None) -> object:
 
 def _system_first(messages: Sequence[Message], own: SystemMessage) -> list[Message]:
     current = next((m for m in messages if isinstance(m, SystemMessage) and m.id == own.id), own)
+    copies = (own.parts, current.parts)
     others = [
         m
         for m in messages
-        if not (isinstance(m, SystemMessage) and (m.id == own.id or m.parts == own.parts))
+        if not (isinstance(m, SystemMessage) and (m.id == own.id or m.parts in copies))
     ]
     return [current, *others]
 
@@ -177,58 +215,46 @@ def _last_turn(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def _results_of(
-    messages: Sequence[Message],
-    turn: int,
-    answers: Mapping[Place, Place],
-    *,
-    open_allowed: bool,
-) -> list[Message]:
-    """The tool messages that answer one turn's calls, and a made one for what is unanswered."""
-    places: dict[int, list[int]] = {}  # index of a tool message -> positions of its results
-    unanswered: list[ToolCall] = []
-    for position, part in enumerate(messages[turn].parts):
-        if isinstance(part, ToolCall):
-            place = answers.get((turn, position))
-            if place is not None:
-                places.setdefault(place[0], []).append(place[1])
-            elif not open_allowed:
-                unanswered.append(part)
-    results: list[Message] = []
-    for index in sorted(places):
-        message = messages[index]
-        assert isinstance(message, ToolMessage)
-        mine = set(places[index])
-        first_turn = min(t for (t, _), (i, _) in answers.items() if i == index) == turn
-        parts = tuple(
-            part
-            for position, part in enumerate(message.parts)
-            if position in mine or (first_turn and not isinstance(part, ToolResult))
-        )
-        results.append(_with_parts(message, parts))
-    if unanswered:
-        results.append(_interrupted(messages[turn], unanswered))
-    return results
+def _dealt(calls: Mapping[Place, Place]) -> tuple[dict[int, dict[int, set[int]]], dict[int, int]]:
+    """Sort results by the turn they answer.
+
+    Returns:
+        By turn, the tool messages with answers to it, in order, with the positions of those; and by
+        tool message the first turn that it answers.
+    """
+    results: dict[int, dict[int, set[int]]] = {}
+    first: dict[int, int] = {}
+    for (index, position), (turn, _) in calls.items():
+        results.setdefault(turn, {}).setdefault(index, set()).add(position)
+        first[index] = min(turn, first.get(index, turn))
+    return results, first
 
 
-def _interrupted(turn: Message, calls: Sequence[ToolCall]) -> ToolMessage:
-    text = Text(text=UNANSWERED)
-    return ToolMessage(
-        id=f"unanswered-{_digest(turn.id)}",
-        created_at=turn.created_at,
-        parts=tuple(
-            ToolResult(call_id=call.id, name=call.name, parts=(text,), is_error=True)
-            for call in calls
-        ),
+def _with_only(message: Message, results: AbstractSet[int], *, words: bool) -> ToolMessage:
+    """The tool message with the results at these positions, and its other parts if `words`."""
+    assert isinstance(message, ToolMessage)
+    parts = tuple(
+        part
+        for position, part in enumerate(message.parts)
+        if (words if not isinstance(part, ToolResult) else position in results)
     )
+    return message if len(parts) == len(message.parts) else replace(message, parts=parts)
 
 
-def _with_parts(message: ToolMessage, parts: tuple[ToolPart, ...]) -> ToolMessage:
-    return message if parts == message.parts else replace(message, parts=parts)
-
-
-def _first(places: list[Place] | None) -> Place | None:
-    return places.pop(0) if places else None
+def _interrupted(
+    turn: AssistantMessage, index: int, answered: AbstractSet[Place]
+) -> list[ToolMessage]:
+    """A made result for each call of a turn that has none, in one message, if there are such calls."""
+    text = Text(text=UNANSWERED)
+    results = tuple(
+        ToolResult(call_id=part.id, name=part.name, parts=(text,), is_error=True)
+        for position, part in enumerate(turn.parts)
+        if isinstance(part, ToolCall) and (index, position) not in answered
+    )
+    if not results:
+        return []
+    made_id = f"unanswered-{_digest(turn.id)}"
+    return [ToolMessage(id=made_id, created_at=turn.created_at, parts=results)]
 
 
 def _digest(text: str) -> str:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -33,6 +33,10 @@ async def call(function: object, args: str = "{}") -> ToolOutcome:
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Size(StrEnum):
+    SMALL = "s"
 
 
 class Address(BaseModel):
@@ -575,26 +579,42 @@ async def test_types_of_the_enclosing_function() -> None:
         (3, "3"),
         (1.5, "1.5"),
         (True, "true"),
-        (Decimal("1.10"), '"1.10"'),
+        (Decimal("1.10"), '{"$Decimal": "1.10"}'),
         ([1, "ä", None], '[1, "ä", null]'),
         ({"b": 1, "a": [2]}, '{"b": 1, "a": [2]}'),
-        (Address(city="Oslo"), '{"city": "Oslo", "lines": []}'),
-        (Point(1), '{"x": 1, "y": 0}'),
-        ([Point(1)], '[{"x": 1, "y": 0}]'),
-        (datetime(2026, 1, 1, tzinfo=UTC), '"2026-01-01T00:00:00Z"'),
-        (Colour.RED, '"red"'),
-        (b"hi", '"aGk="'),
-        ((), "[]"),
+        (
+            Address(city="Oslo", lines=["a"]),
+            f'{{"${__name__}.Address": {{"city": "Oslo", "lines": ["a"]}}}}',
+        ),
+        ([Point(1)], f'[{{"${__name__}.Point": {{"x": 1, "y": 0}}}}]'),
+        (datetime(2026, 1, 1, tzinfo=UTC), '{"$datetime": "2026-01-01T00:00:00+00:00"}'),
+        (Colour.RED, f'{{"${__name__}.Colour": "red"}}'),
+        (Size.SMALL, f'{{"${__name__}.Size": "s"}}'),
+        (b"hi", '{"$bytes": "aGk="}'),
+        ((), '{"$tuple": []}'),
     ],
 )
 async def test_outputs_are_written_as_json(value: object, text: str) -> None:
-    """A text is read as it is, None is empty, and everything else is JSON."""
+    """A text is read as it is, None is empty, and everything else is tagged JSON."""
 
     def give() -> object:
         return value
 
     outcome = await call(give)
     assert (outcome.kind, outcome.text, outcome.value) == ("success", text, value)
+
+
+def test_output_of_a_str_subclass_is_its_text() -> None:
+    """A subclass of str is a text: its characters are kept, in a plain one."""
+
+    class Markup(str):
+        def __str__(self) -> str:
+            return "other"
+
+    (part,) = output_parts(Markup("<b>"))
+    assert part == Text(text="<b>")
+    assert isinstance(part, Text)
+    assert type(part.text) is str
 
 
 def test_output_of_parts() -> None:
@@ -605,8 +625,16 @@ def test_output_of_parts() -> None:
     assert output_parts((Text(text="a"),)) == (Text(text="a"),)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, [threading.Lock()], print])
-async def test_outputs_without_json_are_named(value: object) -> None:
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (object(), "result of type object"),
+        ({"a": [1, object()]}, 'result["a"][1] of type object'),
+        ([threading.Lock()], "result[0] of type _thread.lock"),
+        (print, "result of type builtin_function_or_method"),
+    ],
+)
+async def test_outputs_without_json_are_named(value: object, what: str) -> None:
     """A result that cannot be written fails with its type, and never becomes some text in silence."""
 
     def give() -> object:
@@ -614,9 +642,10 @@ async def test_outputs_without_json_are_named(value: object) -> None:
 
     outcome = await call(give)
     assert outcome.kind == "failure"
-    assert (
-        f"its result of type {type(value).__qualname__} cannot be written as JSON" in outcome.text
+    assert outcome.text.startswith(
+        f"Tool 'give' failed: InvalidValueError: {what} cannot be written as JSON: "
     )
+    assert isinstance(outcome.error, InvalidValueError)
 
 
 async def test_endless_output_is_a_failure() -> None:

@@ -17,10 +17,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_type_hints, overload
 
 from tenure.errors import InvalidValueError
 from tenure.messages import Json, Media, ResultPart, Text, ToolCall, ToolResult
+from tenure.values import to_tagged_json
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -245,10 +247,10 @@ def output_parts(value: object) -> tuple[ResultPart, ...]:
     """Return what a model reads of a tool's return value.
 
     A text is taken as it is, `Text` and `Media` are parts already (alone or in a list or tuple), None
-    is an empty text, and everything else is written as JSON.
+    is an empty text, and everything else is written as tagged JSON, which `values.py` describes.
 
     Raises:
-        TypeError: JSON has nothing for it; the message names the type.
+        InvalidValueError: Something in it has no exact form; the text names its type and its place.
     """
     if isinstance(value, (Text, Media)):
         return (value,)
@@ -256,23 +258,11 @@ def output_parts(value: object) -> tuple[ResultPart, ...]:
         items = cast("list[object] | tuple[object, ...]", value)
         if items and any(isinstance(item, (Text, Media)) for item in items):
             return tuple(part for item in items for part in output_parts(item))
-    return (Text(text=_written(cast("object", value))),)
-
-
-def _written(value: object) -> str:
     if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        plain: object = to_jsonable_python(value, bytes_mode="base64")
-        return json.dumps(plain, ensure_ascii=False)
-    except PydanticSerializationError as exc:
-        raise TypeError(
-            f"its result of type {type(value).__qualname__} cannot be written as JSON: {exc}"
-        ) from exc
+        return (Text(text=""),)
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return (Text(text=str.__str__(value)),)  # of a subclass, the characters alone
+    return (Text(text=to_tagged_json(cast("object", value))),)
 
 
 def _as_written(function: ToolFunction) -> ToolFunction:

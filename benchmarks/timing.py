@@ -1,10 +1,12 @@
-"""Measuring two things in turns."""
+"""Measuring things in turns, and the disk."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 
@@ -15,19 +17,34 @@ class Row:
     Args:
         work: What was done.
         measured: What it took, in words.
-        ratio: What must not be larger than `limit`.
-        limit: What must hold.
+        ratio: What `at_most` or `at_least` bounds; exactly one of the two is given.
+        at_most: What the ratio may not exceed.
+        at_least: What the ratio must reach.
     """
 
     work: str
     measured: str
     ratio: float
-    limit: float
+    at_most: float | None = None
+    at_least: float | None = None
 
     @property
     def holds(self) -> bool:
         """Whether it is fast enough."""
-        return self.ratio <= self.limit
+        if self.at_most is not None:
+            return self.ratio <= self.at_most
+        assert self.at_least is not None
+        return self.ratio >= self.at_least
+
+    @property
+    def must_be(self) -> str:
+        """The bound, in words."""
+        return f"<= {self.at_most}" if self.at_most is not None else f">= {self.at_least}"
+
+
+def in_ms(*seconds: float) -> str:
+    """Return times in words, slash between them."""
+    return " / ".join(f"{taken * 1e3:.2f}" for taken in seconds) + " ms"
 
 
 async def medians_in_turns(
@@ -46,3 +63,15 @@ async def medians_in_turns(
             await work(round_)
             taken.append(time.perf_counter() - start)
     return tuple(median(taken[rounds // 10 :]) for taken in seconds)
+
+
+def median_sync(folder: Path, rounds: int) -> float:
+    """Return the median seconds that one more page of a file takes to reach the disk."""
+    taken: list[float] = []
+    with (folder / "pages").open("wb", buffering=0) as file:
+        for _ in range(rounds):
+            start = time.perf_counter()
+            file.write(bytes(4096))
+            os.fsync(file)
+            taken.append(time.perf_counter() - start)
+    return median(taken)

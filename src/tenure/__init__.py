@@ -11,10 +11,14 @@ model for tests.
 from tenure.agent import Agent, RunStream
 from tenure.clock import Clock, SystemClock
 from tenure.errors import (
+    ConflictError,
+    ConversationBusyError,
+    ConversationExistsError,
     EmptyReplyError,
     HistoryNotStoredError,
     InvalidValueError,
     IterationLimitError,
+    LeaseLostError,
     MissingExtraError,
     ModelError,
     ModelRequestError,
@@ -26,12 +30,12 @@ from tenure.errors import (
     StoreError,
     StoreOpenError,
     TenureError,
+    UnknownConversationError,
     UnknownModelError,
     UsageError,
 )
-from tenure.features.chat_memory import (
-    ChatHistoryProvider,
-    ChatMemory,
+from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
+from tenure.features.preprocessing import (
     FilterMessagesPreprocessor,
     Preprocessor,
     WindowSizePreprocessor,
@@ -82,20 +86,28 @@ from tenure.run import (
     ToolCallStarted,
 )
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
+from tenure.stores.base import Appended, Branch, Entry, Lease
 from tenure.strategy import tool_loop
 from tenure.tools import Tool, ToolError, ToolOutcome, ToolRegistry, ToolSpec, tool
+from tenure.values import from_tagged, from_tagged_json, to_tagged, to_tagged_json
 from tenure.views import valid_view, window
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
+    "Appended",
     "AssistantMessage",
+    "Branch",
     "ChatHistoryProvider",
     "ChatMemory",
     "Clock",
+    "ConflictError",
     "Conversation",
+    "ConversationBusyError",
+    "ConversationExistsError",
     "EmptyReplyError",
+    "Entry",
     "Event",
     "Feature",
     "FilterMessagesPreprocessor",
@@ -105,6 +117,8 @@ __all__ = [
     "IterationLimitError",
     "LLMContext",
     "LLMParams",
+    "Lease",
+    "LeaseLostError",
     "Media",
     "Message",
     "MissingExtraError",
@@ -157,6 +171,7 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolSpec",
+    "UnknownConversationError",
     "UnknownModelError",
     "Usage",
     "UsageError",
@@ -165,8 +180,12 @@ __all__ = [
     "WriteSession",
     "__version__",
     "assistant",
+    "from_tagged",
+    "from_tagged_json",
     "open_store",
     "system",
+    "to_tagged",
+    "to_tagged_json",
     "tool",
     "tool_loop",
     "tool_result",

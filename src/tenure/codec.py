@@ -164,9 +164,12 @@ def _flattened(data: dict[str, object]) -> dict[str, Json]:
 
 def _unflattened(data: Mapping[str, Json], cls: type) -> dict[str, object]:
     """Sort the fields that `cls` has from those that it has not, which go into `extra`."""
-    known = {f.name for f in fields(cls)} - {"extra"}
-    value: dict[str, object] = {name: data[name] for name in data if name in known}
-    value["extra"] = {name: data[name] for name in data if name not in known}
+    known = _fields_of(cls)
+    value: dict[str, object] = {}
+    extra: dict[str, object] = {}
+    for name, item in data.items():
+        (value if name in known else extra)[name] = item
+    value["extra"] = extra
     parts = value.get("parts")
     if isinstance(parts, list):
         value["parts"] = [_unflattened_part(part) for part in cast("list[Json]", parts)]
@@ -181,6 +184,11 @@ def _unflattened_part(part: Json) -> object:
     if isinstance(kind, str) and kind in _PARTS:
         return _unflattened(data, _PARTS[kind])
     return {"kind": kind, "data": {name: data[name] for name in data if name != "kind"}}
+
+
+@cache
+def _fields_of(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls)) - {"extra"}
 
 
 @cache

@@ -13,6 +13,11 @@
     │   ├── StoreOpenError             it cannot be opened: a directory, not SQLite, no permission
     │   ├── SchemaVersionError         it was written by a newer tenure
     │   ├── StoreClosedError           used after `close()`
+    │   ├── ConflictError              somebody else appended first
+    │   ├── UnknownConversationError   there is no conversation of this name
+    │   ├── ConversationExistsError    there is one of this name already
+    │   ├── ConversationBusyError      another run is using the conversation
+    │   ├── LeaseLostError             another run has taken the conversation over
     │   └── HistoryNotStoredError      the answer exists, storing it failed; `.result` has the answer
     └── ModelError                     a model
         ├── ModelRequestError          the request failed; `.status_code` for HTTP answers
@@ -83,6 +88,36 @@ class SchemaVersionError(StoreOpenError):
 
 class StoreClosedError(StoreError):
     """Cannot use a store after it was closed."""
+
+
+class ConflictError(StoreError):
+    """The conversation has changed since it was read.
+
+    Attributes:
+        expected_revision: What the caller had read.
+        revision: What the conversation is at now.
+    """
+
+    def __init__(self, message: str, *, expected_revision: int, revision: int) -> None:
+        super().__init__(message)
+        self.expected_revision = expected_revision
+        self.revision = revision
+
+
+class UnknownConversationError(StoreError):
+    """There is no conversation of this session id."""
+
+
+class ConversationExistsError(StoreError):
+    """There is a conversation of this session id already."""
+
+
+class ConversationBusyError(StoreError):
+    """Another run is using this conversation."""
+
+
+class LeaseLostError(StoreError):
+    """The lease on this conversation was lost, so this write was refused."""
 
 
 class HistoryNotStoredError(StoreError):

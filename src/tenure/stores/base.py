@@ -1,35 +1,54 @@
 """The written contract of a store: what every driver does, word for word.
 
-A store keeps conversations. A conversation is a log of messages under a session id; it is only ever
-appended to. What holds for every operation, in every driver:
+A store keeps conversations. A conversation is a log under a session id: entries in the order in which they
+were appended, each with a sequence number. What a conversation *is* at a moment is one of its branches up
+to some entry. Only `redact` and `delete` ever change or remove what was logged.
+
+What holds for every operation, in every driver:
 
 - **Order.** Messages come back in the order in which they were appended, whatever their times say.
   Appends of several callers are each whole: no caller's messages stand between another's.
 - **Atomicity.** An operation happens completely or not at all, also when the process is killed in it.
-- **Durability.** When an append has returned, its messages survive the death of the process. Whether
-  they survive a power loss too is the driver's to say (SQLite: with `durable=True`).
+- **Durability.** When a write has returned, it survives the death of the process. Whether it survives a
+  power loss too is the driver's to say (SQLite: with `durable=true`).
+- **Revisions.** Every commit that changes a conversation's history raises its revision by exactly one.
+- **Second calls.** Appending is idempotent by message id, deleting by absence; `commit_run` and
+  `discard_run` of a run that is not there do nothing. So a caller who does not know whether a write was
+  done may repeat it.
 - **Cancellation.** A cancelled write is either done or not done, and the next read tells which.
-- **Missing ids.** Reading a conversation that does not exist gives an empty list or None; appending to
-  it creates it.
-- **Copies.** What is read shares nothing with what was appended: a change of one is not seen in the other.
-- **Where.** A store may be used from any thread and any event loop, one after another or at once, and
-  blocks none of them.
+- **Missing ids.** Reading a conversation that does not exist gives an empty list or None; appending to it
+  creates it; every other write raises `UnknownConversationError`.
+- **Owners.** A store handle belongs to one tenant; nothing of another tenant is ever read or written.
+- **Copies.** What is read shares nothing with what was appended.
+- **Leases.** A write that is given a lease happens only while that lease is held (`LeaseLostError`);
+  writes without one are not held up by anybody's lease.
+- **Where.** A store may be used from any thread and any event loop, at once or in turn, and blocks none.
 
-Errors are `StoreError`s. After `close()` every operation raises `StoreClosedError`.
+Errors are `StoreError`s, and `InvalidValueError` for what cannot be stored; either way nothing was written.
+After `close()` every operation raises `StoreClosedError`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, TypeAlias
 
-from tenure.errors import InvalidValueError
-from tenure.messages import Message
+from tenure.messages import Json, Message, Usage
 
 DEFAULT_TENANT = ""
 """The tenant of everything that was given no other one."""
+
+LEASE_TTL_S = 30.0
+"""How long a dead holder blocks a conversation; guess: longer than any pause of a live process."""
+
+OnConflict: TypeAlias = Literal["raise", "rebase", "fork"]
+"""What to do when somebody else has appended first: see `Store.append`."""
+
+Redaction: TypeAlias = Callable[[Message], Message | None]
+"""Returns the message to keep in place of one: itself, a changed one, or None to remove it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,43 +58,234 @@ class Conversation:
     Args:
         session_id: The user's name for it.
         created_at: When its first message was appended.
-        updated_at: When its last message was appended.
-        revision: 1 after the first append that wrote something, and one more after each further one.
+        updated_at: When its history last changed.
+        revision: 1 after the first commit, and one more after each further one.
+        branch: The branch that is its history now.
+        last_seq: The highest sequence number of its history so far; the next entry gets the next one.
         message_count: How many messages a read of all would return.
+        usage: The tokens of all replies ever appended to it, on whatever branch.
+        metadata: The application's own notes; JSON values.
     """
 
     session_id: str
     created_at: datetime
     updated_at: datetime
     revision: int
+    branch: int
+    last_seq: int
     message_count: int
+    usage: Usage = field(default_factory=Usage)
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json], hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One logged message, with its place.
+
+    Args:
+        seq: Its sequence number. Rising along a history; with gaps where something was removed.
+        message: The message.
+        run_id: The run that it came from, or None.
+        is_failed: Whether that run failed, and was kept all the same.
+    """
+
+    seq: int
+    message: Message
+    run_id: str | None
+    is_failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One version of a conversation's history.
+
+    Args:
+        branch: Its number in the conversation, from 1.
+        parent: The branch that it continues, or None. (A fork's first branch has none here.)
+        parent_seq: The last entry that the two share.
+        run_id: Set while a run writes to it and it is not part of the history.
+    """
+
+    branch: int
+    parent: int | None
+    parent_seq: int
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What came of a write.
+
+    Args:
+        session_id: Where it went: the conversation asked for, or the fork made of it.
+        revision: That conversation's revision afterwards; 0 when there is none.
+        last_seq: That conversation's `last_seq` afterwards.
+        written: How many messages were written; those that were there already do not count.
+    """
+
+    session_id: str
+    revision: int
+    last_seq: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to run on a conversation, until it expires.
+
+    Args:
+        session_id: The conversation.
+        holder: Who has it.
+        token: Rises with every new holder, so that a late write of an earlier one is told apart.
+    """
+
+    session_id: str
+    holder: str
+    token: int
 
 
 class Store(ABC):
     """Keeps conversations; see the module for what holds for every operation."""
 
+    tenant: str
+    """Whose conversations this handle reads and writes; `""` unless made by `for_tenant`."""
+
+    lease_ttl_s: float
+    """For how long a lease, and a place in the queue for it, is good without being renewed."""
+
+    # --- writing -----------------------------------------------------------------------------
+
     @abstractmethod
     async def append(
-        self, session_id: str, messages: Sequence[Message], *, run_id: str | None = None
-    ) -> int:
-        """Append messages to a conversation, creating it when there is none.
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        *,
+        run_id: str | None = None,
+        is_failed: bool = False,
+        expected_revision: int | None = None,
+        on_conflict: OnConflict = "raise",
+        lease: Lease | None = None,
+    ) -> Appended:
+        """Append messages to a conversation's history, creating the conversation when there is none.
 
-        A message whose id the conversation has already is skipped, so that a second call with the
-        same messages changes nothing. When nothing is left to write, neither the revision nor
-        `updated_at` changes, and no conversation is created.
+        A message whose id the history has already is skipped; when nothing is left to write, nothing
+        happens at all: no conflict, no commit, no conversation.
 
         Args:
             session_id: The conversation.
             messages: In order.
-            run_id: The agent run that they come from, or None.
-
-        Returns:
-            The conversation's revision afterwards; 0 when there is none.
+            run_id: The run that they come from.
+            is_failed: Whether that run failed.
+            expected_revision: The revision that the caller has read; 0 for "there is none". If the
+                conversation is at another one, `on_conflict` decides.
+            on_conflict: `"raise"` raises `ConflictError`; `"rebase"` appends behind what the others
+                wrote; `"fork"` leaves the conversation alone and appends to a new one, which shares
+                its history as it was at `expected_revision` (if it ever was; else it raises).
+            lease: Write only while this is held.
 
         Raises:
-            InvalidValueError: The session id or a message cannot be stored; nothing was.
-            StoreError: The database failed; nothing was stored.
+            InvalidValueError: The session id or a message cannot be stored.
+            ConflictError: The conversation is not at `expected_revision`.
+            LeaseLostError: The lease is not held any more.
         """
+
+    @abstractmethod
+    async def start_branch(
+        self,
+        session_id: str,
+        messages: Sequence[Message] = (),
+        *,
+        after: int,
+        run_id: str | None = None,
+        expected_revision: int | None = None,
+        lease: Lease | None = None,
+    ) -> Appended:
+        """Make the history "everything up to entry `after`, then these messages".
+
+        The branch that was the history stays as it is, and can be read by its number.
+
+        Args:
+            session_id: The conversation.
+            messages: In order; an id that the kept part has already is skipped.
+            after: The last entry of the present history to keep; 0 keeps none.
+            run_id: The run that the messages come from.
+            expected_revision: As for `append`; a conflict raises.
+            lease: Write only while this is held.
+
+        Raises:
+            UnknownConversationError: There is no such conversation.
+            InvalidValueError: `after` is negative or behind the end.
+            ConflictError: The conversation is not at `expected_revision`.
+            LeaseLostError: The lease is not held any more.
+        """
+
+    @abstractmethod
+    async def fork(
+        self, session_id: str, new_session_id: str, *, after: int | None = None
+    ) -> Appended:
+        """Start a new conversation from the history of another, without copying it.
+
+        From then on the two are independent: whatever is done to one, deleting included, the other
+        stays what it is.
+
+        Args:
+            session_id: The conversation to start from.
+            new_session_id: The new one's name.
+            after: The last entry to take over; all when None.
+
+        Raises:
+            UnknownConversationError: There is no such conversation.
+            InvalidValueError: `after` is negative or behind the end.
+            ConversationExistsError: There is one of the new name.
+        """
+
+    @abstractmethod
+    async def rename(self, session_id: str, new_session_id: str) -> None:
+        """Give a conversation another session id; history, revision and times stay.
+
+        Raises:
+            UnknownConversationError: There is no such conversation.
+            ConversationExistsError: There is one of the new name.
+            ConversationBusyError: Somebody holds its lease, and would write under the old name.
+        """
+
+    @abstractmethod
+    async def set_metadata(self, session_id: str, metadata: Mapping[str, Json]) -> None:
+        """Replace a conversation's metadata; its history and revision stay.
+
+        Raises:
+            UnknownConversationError: There is no such conversation.
+            InvalidValueError: The metadata is not JSON.
+        """
+
+    @abstractmethod
+    async def redact(self, session_id: str, redaction: Redaction) -> int:
+        """Change or remove logged messages, for good: on every branch, run branches included.
+
+        The old text is gone from the file when this returns (in SQLite: overwritten in the database
+        and its journal). Forks made earlier keep what they had; redact them too if need be. The
+        function runs in the store's thread, once per entry; when it raises, nothing is changed. A
+        changed message keeps its id.
+
+        Returns:
+            How many entries were changed or removed; the revision rises if any was.
+
+        Raises:
+            UnknownConversationError: There is no such conversation.
+        """
+
+    @abstractmethod
+    async def delete(self, session_id: str) -> bool:
+        """Remove a conversation with all its branches, for good, as `redact` does.
+
+        Whoever holds its lease loses it, so that a run that is going on cannot bring it back.
+
+        Returns:
+            Whether there was one.
+        """
+
+    # --- reading -----------------------------------------------------------------------------
 
     @abstractmethod
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
@@ -83,20 +293,128 @@ class Store(ABC):
 
         Args:
             session_id: The conversation.
-            last: Only the last so many messages (their results' calls may be before them); all when
+            last: Only the last so many (the calls of their results may be before them); all when
                 None. Costs as much as it returns, whatever the conversation's length.
-
-        Raises:
-            StoreError: The database failed, or a row cannot be read.
         """
+
+    @abstractmethod
+    async def entries(
+        self,
+        session_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        branch: int | None = None,
+    ) -> list[Entry]:
+        """Return a history's entries in order; empty when there is no conversation or branch.
+
+        Args:
+            session_id: The conversation.
+            after: Only entries behind this number; the last one of a page gives the next.
+            limit: At most so many.
+            branch: A branch other than the one that is the history now.
+        """
+
+    @abstractmethod
+    async def branches(self, session_id: str) -> list[Branch]:
+        """Return a conversation's branches by number, those that runs are writing included."""
 
     @abstractmethod
     async def conversation(self, session_id: str) -> Conversation | None:
         """Return what is known of one conversation, or None when there is none."""
 
     @abstractmethod
-    async def conversations(self, *, limit: int | None = None) -> list[Conversation]:
-        """Return the conversations, the last updated first, at most `limit` of them."""
+    async def conversations(
+        self, *, limit: int | None = None, after: Conversation | None = None
+    ) -> list[Conversation]:
+        """Return the conversations, the last updated first, equal ones by session id.
+
+        Args:
+            limit: At most so many.
+            after: Only those behind this one: the last of the page before. A conversation that
+                changes between two pages moves to the front, and so is on no later page.
+        """
+
+    # --- run branches ------------------------------------------------------------------------
+
+    @abstractmethod
+    async def append_to_run(
+        self,
+        session_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        """Log messages of a run that has not ended: on a branch of its own, in no history yet.
+
+        Creates the conversation (with an empty history) and the branch when they are not there.
+
+        Returns:
+            How many messages the run's branch has of its own.
+        """
+
+    @abstractmethod
+    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
+        """Return what a run has logged on its branch, in order; empty when there is nothing."""
+
+    @abstractmethod
+    async def commit_run(
+        self,
+        session_id: str,
+        run_id: str,
+        *,
+        is_failed: bool = False,
+        lease: Lease | None = None,
+    ) -> Appended:
+        """Move what a run has logged to the end of the history, in one commit.
+
+        Args:
+            session_id: The conversation.
+            run_id: The run.
+            is_failed: Mark the messages as those of a failed run.
+            lease: Write only while this is held.
+        """
+
+    @abstractmethod
+    async def discard_run(self, session_id: str, run_id: str) -> bool:
+        """Remove a run's branch, for good; returns whether there was one."""
+
+    # --- leases ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def request_lease(self, session_id: str, *, holder: str, wait: bool) -> Lease | None:
+        """Take the lease of a conversation (there need be none yet), or stand in line for it.
+
+        The lease is free when nobody holds it, or its holder has not renewed it for `lease_ttl_s`.
+        It goes to whoever stood in line first; a place that is not asked for again for
+        `lease_ttl_s` is lost, so a dead waiter holds up nobody.
+
+        Args:
+            session_id: The conversation.
+            holder: Names the asker; the same name is the same place in line.
+            wait: Whether to keep a place in line until the lease is free.
+
+        Returns:
+            The lease, or None when it is somebody else's (turn).
+        """
+
+    @abstractmethod
+    def renew_lease(self, lease: Lease) -> bool:
+        """Hold a lease for another `lease_ttl_s`; returns False when it is lost.
+
+        Not async: the heartbeat calls it from a thread of its own, and it blocks that thread.
+        """
+
+    @abstractmethod
+    async def release_lease(self, session_id: str, *, holder: str) -> None:
+        """Give up the lease and the place in line that a holder has; a no-op when it has none."""
+
+    # --- the handle --------------------------------------------------------------------------
+
+    @abstractmethod
+    def for_tenant(self, tenant: str) -> Store:
+        """Return a handle on the same store for another tenant. Closing either closes both."""
 
     @property
     @abstractmethod
@@ -106,50 +424,3 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release files and threads, after the writes under way are done. A second call is a no-op."""
-
-
-def checked_session_id(session_id: str) -> str:
-    """Return a session id that every driver can keep.
-
-    Any text will do, verbatim, that is not empty and that UTF-8 can encode without a NUL.
-
-    Raises:
-        InvalidValueError: It cannot be kept; the text says why.
-    """
-    if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
-        raise InvalidValueError(
-            f"A session id is a text, not {session_id!r} of type {type(session_id).__name__}."
-        )
-    if not session_id:
-        raise InvalidValueError(
-            "The session id is empty; give each conversation a name, such as the user's id."
-        )
-    if "\0" in session_id:
-        raise InvalidValueError(f"The session id {session_id!r} has a NUL character; leave it out.")
-    if not _is_utf8(session_id):
-        raise InvalidValueError(
-            f"The session id {session_id!a} has half a surrogate pair; leave it out."
-        )
-    return session_id
-
-
-def checked_message_ids(messages: Sequence[Message]) -> None:
-    """Check that every message's id can be a key.
-
-    Raises:
-        InvalidValueError: One is empty, or has half a surrogate pair.
-    """
-    for message in messages:
-        if not message.id or not _is_utf8(message.id):
-            raise InvalidValueError(
-                f"A {message.role} message has the id {message.id!a}, which cannot be stored; "
-                "leave id= out to get one made."
-            )
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

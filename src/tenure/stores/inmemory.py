@@ -1,100 +1,422 @@
 """The store in RAM: the reference for every other driver, and the one of `memory://`.
 
 It keeps the JSON that the others keep in their rows, so that what comes out of it is a copy, and what
-cannot be stored elsewhere cannot be stored here. It lives as long as the object and the process do.
+cannot be stored elsewhere cannot be stored here. A branch is a plain list of rows, copied where the others
+share; nothing here is clever. It lives as long as the object and the process do.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.codec import from_json, to_json
 from tenure.errors import StoreClosedError
-from tenure.stores.base import Conversation, Store, checked_message_ids, checked_session_id
-
-if TYPE_CHECKING:
-    from tenure.messages import Message
-
-
-@dataclass(slots=True)
-class _Log:
-    created_at: datetime
-    updated_at: datetime
-    revision: int = 0
-    bodies: dict[str, str] = field(default_factory=dict[str, str])  # message id -> JSON, in order
+from tenure.messages import Json, Message
+from tenure.stores.base import (
+    DEFAULT_TENANT,
+    LEASE_TTL_S,
+    Appended,
+    Branch,
+    Conversation,
+    Entry,
+    Lease,
+    OnConflict,
+    Redaction,
+    Store,
+)
+from tenure.stores.checks import (
+    busy,
+    checked_after,
+    checked_message_ids,
+    checked_metadata,
+    checked_name,
+    checked_session_id,
+    conflict,
+    existing,
+    lease_lost,
+    reply_usage,
+    unknown,
+)
+from tenure.stores.inmemory_log import (
+    Log,
+    LogBranch,
+    LogRow,
+    Shelf,
+    Turn,
+    add_rows,
+    appended,
+    described,
+    entry_of,
+    place_in_list,
+    redacted,
+    unknown_to,
+)
 
 
 class InMemoryStore(Store):
-    """Keeps conversations in a dictionary, behind a lock."""
+    """Keeps conversations in dictionaries, behind a lock."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.tenant = DEFAULT_TENANT
+        self.lease_ttl_s = LEASE_TTL_S
         self._clock = clock
-        self._lock = threading.Lock()
-        self._logs: dict[str, _Log] = {}
-        self._is_closed = False
+        self._shelf = Shelf()
+
+    # --- writing ---
 
     async def append(
-        self, session_id: str, messages: Sequence[Message], *, run_id: str | None = None
-    ) -> int:
-        checked_session_id(session_id)
-        checked_message_ids(messages)
-        bodies = {message.id: to_json(message) for message in reversed(messages)}
-        with self._open():
-            log = self._logs.get(session_id)
-            known = log.bodies if log is not None else {}
-            new = {key: bodies[key] for key in reversed(bodies) if key not in known}
-            if not new:
-                return log.revision if log is not None else 0
-            now = self._clock.now()
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        *,
+        run_id: str | None = None,
+        is_failed: bool = False,
+        expected_revision: int | None = None,
+        on_conflict: OnConflict = "raise",
+        lease: Lease | None = None,
+    ) -> Appended:
+        new = self._rows(session_id, messages, run_id=run_id, is_failed=is_failed)
+        with self._locked(lease):
+            log = self._found(session_id)
+            rows = log.branches[log.branch].rows if log is not None else []
+            if not unknown_to(rows, new):
+                return appended(session_id, log, 0)
+            revision = log.revision if log is not None else 0
+            if expected_revision is not None and expected_revision != revision:
+                could_fork = 0 <= expected_revision < revision
+                if on_conflict == "raise" or (on_conflict == "fork" and not could_fork):
+                    raise conflict(
+                        session_id, expected_revision=expected_revision, revision=revision
+                    )
+                if on_conflict == "fork":
+                    assert log is not None
+                    base = log.history_at(expected_revision) if expected_revision else []
+                    end = log.commits[expected_revision][1] if expected_revision else 0
+                    session_id = f"{session_id}~{self._clock.new_id()}"
+                    log = self._create(session_id, base, end)
             if log is None:
-                log = self._logs[session_id] = _Log(created_at=now, updated_at=now)
-            log.bodies |= new
-            log.revision += 1
-            log.updated_at = now
-            return log.revision
+                log = self._create(session_id, [], 0)
+            return self._append(session_id, log, new)
+
+    async def start_branch(
+        self,
+        session_id: str,
+        messages: Sequence[Message] = (),
+        *,
+        after: int,
+        run_id: str | None = None,
+        expected_revision: int | None = None,
+        lease: Lease | None = None,
+    ) -> Appended:
+        new = self._rows(session_id, messages, run_id=run_id)
+        with self._locked(lease):
+            log = self._known(session_id)
+            if expected_revision not in (None, log.revision):
+                raise conflict(
+                    session_id, expected_revision=expected_revision or 0, revision=log.revision
+                )
+            checked_after(after, log.last_seq)
+            shared = [row for row in log.branches[log.branch].rows if row.seq <= after]
+            number = max(log.branches) + 1
+            log.branches[number] = LogBranch(log.branch, after, None, shared)
+            log.branch, log.last_seq = number, after
+            return self._append(session_id, log, new)
+
+    async def fork(
+        self, session_id: str, new_session_id: str, *, after: int | None = None
+    ) -> Appended:
+        checked_session_id(new_session_id)
+        with self._locked():
+            log = self._known(session_id)
+            end = log.last_seq if after is None else checked_after(after, log.last_seq)
+            if self._found(new_session_id) is not None:
+                raise existing(new_session_id)
+            shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
+            made = self._create(new_session_id, shared, end)
+            made.commit(self._clock.now())
+            return appended(new_session_id, made, 0)
+
+    async def rename(self, session_id: str, new_session_id: str) -> None:
+        checked_session_id(new_session_id)
+        with self._locked():
+            log = self._known(session_id)
+            if new_session_id == session_id:
+                return
+            if self._found(new_session_id) is not None:
+                raise existing(new_session_id)
+            turn = self._shelf.turns.get((self.tenant, session_id))
+            if turn is not None and self._is_held(turn):
+                raise busy(session_id)
+            del self._shelf.logs[self.tenant, session_id]
+            self._shelf.logs[self.tenant, new_session_id] = log
+
+    async def set_metadata(self, session_id: str, metadata: Mapping[str, Json]) -> None:
+        text = checked_metadata(metadata)
+        with self._locked():
+            self._known(session_id).metadata = text
+
+    async def redact(self, session_id: str, redaction: Redaction) -> int:
+        redacting = asyncio.ensure_future(asyncio.to_thread(self._redact, session_id, redaction))
+        try:
+            return await asyncio.shield(redacting)
+        except asyncio.CancelledError:
+            await asyncio.wait({redacting})  # so that the next read tells
+            raise
+
+    async def delete(self, session_id: str) -> bool:
+        with self._locked():
+            self._shelf.turns.pop((self.tenant, session_id), None)
+            return self._shelf.logs.pop((self.tenant, session_id), None) is not None
+
+    # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
-        with self._open():
-            log = self._logs.get(session_id)
-            bodies = list(log.bodies.values()) if log is not None else []
+        entries = await self.entries(session_id)
         if last is not None:
-            bodies = bodies[max(0, len(bodies) - last) :]
-        return [from_json(body) for body in bodies]
+            entries = entries[max(0, len(entries) - last) :]
+        return [entry.message for entry in entries]
+
+    async def entries(
+        self,
+        session_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        branch: int | None = None,
+    ) -> list[Entry]:
+        with self._locked():
+            log = self._found(session_id)
+            number = branch if branch is not None or log is None else log.branch
+            found = log.branches.get(number or 0) if log is not None else None
+            rows = [row for row in found.rows if row.seq > after] if found is not None else []
+        return [entry_of(row) for row in rows[:limit]]
+
+    async def branches(self, session_id: str) -> list[Branch]:
+        with self._locked():
+            log = self._found(session_id)
+            found = sorted(log.branches.items()) if log is not None else []
+            return [
+                Branch(branch=n, parent=b.parent, parent_seq=b.parent_seq, run_id=b.run_id)
+                for n, b in found
+            ]
 
     async def conversation(self, session_id: str) -> Conversation | None:
-        with self._open():
-            log = self._logs.get(session_id)
-            return None if log is None else _described(session_id, log)
+        with self._locked():
+            log = self._found(session_id)
+            return None if log is None else described(session_id, log)
 
-    async def conversations(self, *, limit: int | None = None) -> list[Conversation]:
-        with self._open():
-            by_name = sorted(self._logs.items())
-            newest = sorted(by_name, key=lambda item: item[1].updated_at, reverse=True)
-            return [_described(session_id, log) for session_id, log in newest[:limit]]
+    async def conversations(
+        self, *, limit: int | None = None, after: Conversation | None = None
+    ) -> list[Conversation]:
+        with self._locked():
+            found = [
+                described(session_id, log)
+                for (tenant, session_id), log in self._shelf.logs.items()
+                if tenant == self.tenant
+            ]
+        found.sort(key=place_in_list)
+        if after is not None:
+            found = [item for item in found if place_in_list(item) > place_in_list(after)]
+        return found[:limit]
+
+    # --- run branches ---
+
+    async def append_to_run(
+        self,
+        session_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        new = self._rows(session_id, messages, run_id=run_id)
+        with self._locked(lease):
+            log = self._found(session_id) or self._create(session_id, [], 0)
+            number = log.run_branch(run_id)
+            if number is None:
+                number = max(log.branches) + 1
+                shared = list(log.branches[log.branch].rows)
+                log.branches[number] = LogBranch(log.branch, log.last_seq, run_id, shared)
+            branch = log.branches[number]
+            own = [row for row in branch.rows if row.seq > branch.parent_seq]
+            seq = own[-1].seq if own else branch.parent_seq
+            add_rows(branch.rows, new, seq)
+            return sum(row.seq > branch.parent_seq for row in branch.rows)
+
+    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
+        with self._locked():
+            log = self._found(session_id)
+            number = log.run_branch(run_id) if log is not None else None
+            if log is None or number is None:
+                return []
+            branch = log.branches[number]
+            return [entry_of(row) for row in branch.rows if row.seq > branch.parent_seq]
+
+    async def commit_run(
+        self,
+        session_id: str,
+        run_id: str,
+        *,
+        is_failed: bool = False,
+        lease: Lease | None = None,
+    ) -> Appended:
+        with self._locked(lease):
+            log = self._found(session_id)
+            number = log.run_branch(run_id) if log is not None else None
+            if log is None or number is None:
+                return appended(session_id, log, 0)
+            branch = log.branches.pop(number)
+            own = [row for row in branch.rows if row.seq > branch.parent_seq]
+            if not unknown_to(log.branches[log.branch].rows, own):
+                return appended(session_id, log, 0)
+            return self._append(session_id, log, [replace(r, is_failed=is_failed) for r in own])
+
+    async def discard_run(self, session_id: str, run_id: str) -> bool:
+        with self._locked():
+            log = self._found(session_id)
+            number = log.run_branch(run_id) if log is not None else None
+            if log is None or number is None:
+                return False
+            del log.branches[number]
+            return True
+
+    # --- leases ---
+
+    async def request_lease(self, session_id: str, *, holder: str, wait: bool) -> Lease | None:
+        checked_session_id(session_id)
+        checked_name(holder, "holder")
+        with self._locked():
+            now = self._clock.now()
+            turn = self._shelf.turns.setdefault((self.tenant, session_id), Turn())
+            turn.line = {name: expiry for name, expiry in turn.line.items() if expiry > now}
+            if wait:
+                turn.line[holder] = self._expiry()
+            if self._is_held(turn):
+                if turn.holder != holder:
+                    return None
+            elif next(iter(turn.line), holder) != holder:
+                return None
+            else:
+                self._shelf.last_token += 1
+                turn.token = self._shelf.last_token
+            turn.holder, turn.expires_at = holder, self._expiry()
+            turn.line.pop(holder, None)
+            return Lease(session_id=session_id, holder=holder, token=turn.token)
+
+    def renew_lease(self, lease: Lease) -> bool:
+        with self._locked():
+            turn = self._turn_of(lease)
+            if turn is not None:
+                turn.expires_at = self._expiry()
+            return turn is not None
+
+    async def release_lease(self, session_id: str, *, holder: str) -> None:
+        with self._locked():
+            turn = self._shelf.turns.get((self.tenant, session_id))
+            if turn is not None:
+                turn.line.pop(holder, None)
+                if turn.holder == holder:
+                    turn.holder = turn.expires_at = None
+
+    # --- the handle ---
+
+    def for_tenant(self, tenant: str) -> InMemoryStore:
+        handle = copy(self)
+        handle.tenant = checked_name(tenant, "tenant")
+        return handle
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._shelf.is_closed
 
     async def close(self) -> None:
-        self._is_closed = True
+        self._shelf.is_closed = True
 
-    def _open(self) -> threading.Lock:
-        if self._is_closed:
-            raise StoreClosedError
-        return self._lock
+    # --- pieces ---
 
+    @contextmanager
+    def _locked(self, lease: Lease | None = None) -> Generator[None]:
+        with self._shelf.lock:
+            if self._shelf.is_closed:
+                raise StoreClosedError
+            if lease is not None and self._turn_of(lease) is None:
+                raise lease_lost(lease)
+            yield
 
-def _described(session_id: str, log: _Log) -> Conversation:
-    return Conversation(
-        session_id=session_id,
-        created_at=log.created_at,
-        updated_at=log.updated_at,
-        revision=log.revision,
-        message_count=len(log.bodies),
-    )
+    def _redact(self, session_id: str, redaction: Redaction) -> int:
+        known: dict[int, tuple[LogRow, LogRow | None]] = {}  # by identity, which branches share
+        while True:
+            with self._locked():
+                log = self._known(session_id)
+                rows = [row for branch in log.branches.values() for row in branch.rows]
+                fresh = [row for row in rows if id(row) not in known]
+                if not fresh:
+                    present = {id(row) for row in rows}
+                    count = sum(old is not new for i, (old, new) in known.items() if i in present)
+                    for branch in log.branches.values():
+                        found = (known[id(row)][1] for row in branch.rows)
+                        branch.rows = [row for row in found if row is not None]
+                    if count:
+                        log.commit(self._clock.now())
+                    return count
+            for row in fresh:  # not under the lock, since it is anybody's function
+                if id(row) not in known:
+                    known[id(row)] = (row, redacted(row, redaction))
+
+    def _rows(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        *,
+        run_id: str | None,
+        is_failed: bool = False,
+    ) -> list[LogRow]:
+        checked_session_id(session_id)
+        checked_message_ids(messages)
+        if run_id is not None:
+            checked_name(run_id, "run id")
+        return [
+            LogRow(seq=0, message_id=m.id, body=to_json(m), run_id=run_id, is_failed=is_failed)
+            for m in messages
+        ]
+
+    def _found(self, session_id: str) -> Log | None:
+        return self._shelf.logs.get((self.tenant, checked_session_id(session_id)))
+
+    def _known(self, session_id: str) -> Log:
+        log = self._found(session_id)
+        if log is None:
+            raise unknown(session_id)
+        return log
+
+    def _create(self, session_id: str, shared: list[LogRow], end: int) -> Log:
+        now = self._clock.now()
+        branches = {1: LogBranch(None, 0, None, shared)}
+        log = Log(created_at=now, updated_at=now, branches=branches, last_seq=end)
+        self._shelf.logs[self.tenant, session_id] = log
+        return log
+
+    def _append(self, session_id: str, log: Log, new: Iterable[LogRow]) -> Appended:
+        added = add_rows(log.branches[log.branch].rows, new, log.last_seq)
+        log.last_seq += len(added)
+        log.usage += reply_usage(from_json(row.body) for row in added)
+        log.commit(self._clock.now())
+        return appended(session_id, log, len(added))
+
+    def _expiry(self) -> datetime:
+        return self._clock.now() + timedelta(seconds=self.lease_ttl_s)
+
+    def _is_held(self, turn: Turn) -> bool:
+        return turn.expires_at is not None and turn.expires_at > self._clock.now()
+
+    def _turn_of(self, lease: Lease) -> Turn | None:
+        """The turn that a lease is for, unless the lease is lost."""
+        turn = self._shelf.turns.get((self.tenant, lease.session_id))
+        held = turn is not None and (turn.holder, turn.token) == (lease.holder, lease.token)
+        return turn if held else None

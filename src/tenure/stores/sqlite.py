@@ -1,31 +1,49 @@
 """The SQLite driver: conversations in one file. `base.py` says what it promises.
 
-With `is_durable`, an append that has returned survives a power loss; without, it survives any death of
-the process, and a power loss may take the last ones, never corrupting the file. Queries are in
-`sqlite.sql`, the schema in `sqlite_migrations/`; threads, transactions and errors in `sqlite_engine.py`.
+With `is_durable`, a write that has returned survives a power loss; without, it survives any death of the
+process, and a power loss may take the last ones, never corrupting the file. What the operations do is in
+`sqlite_log.py` and `sqlite_leases.py`, their queries in `sqlite.sql`, the schema in `sqlite_migrations/`;
+threads, transactions and errors are in `sqlite_engine.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from tenure.clock import SYSTEM_CLOCK, Clock
-from tenure.codec import from_json, to_json
-from tenure.messages import Message
+from tenure.messages import Json, Message
+from tenure.stores import sqlite_history as history
+from tenure.stores import sqlite_leases as leases
+from tenure.stores import sqlite_log as log
+from tenure.stores import sqlite_runs as runs
 from tenure.stores.base import (
     DEFAULT_TENANT,
+    LEASE_TTL_S,
+    Appended,
+    Branch,
     Conversation,
+    Entry,
+    Lease,
+    OnConflict,
+    Redaction,
     Store,
+)
+from tenure.stores.checks import (
     checked_message_ids,
+    checked_metadata,
+    checked_name,
     checked_session_id,
 )
-from tenure.stores.migrations import named_queries
 from tenure.stores.sqlite_engine import Engine, finished
+from tenure.stores.sqlite_media import Packed, pack
+from tenure.stores.sqlite_rows import Rows
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class SQLiteStore(Store):
@@ -38,125 +56,224 @@ class SQLiteStore(Store):
 
         Args:
             path: The file; its folder must exist.
-            is_durable: Whether an append waits until the disk has it (`synchronous=FULL`).
+            is_durable: Whether a write waits until the disk has it (`synchronous=FULL`).
             clock: Where times and ids come from.
         """
+        self.tenant = DEFAULT_TENANT
+        self.lease_ttl_s = LEASE_TTL_S
         self.path = Path(path).absolute()
         self._clock = clock
         self._engine = Engine(self.path, is_durable=is_durable)
-        self._sql = named_queries("sqlite.sql")
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r})"
 
+    # --- writing ---
+
     async def append(
-        self, session_id: str, messages: Sequence[Message], *, run_id: str | None = None
-    ) -> int:
-        checked_session_id(session_id)
-        checked_message_ids(messages)
-        rows = [
-            {
-                "message_id": message.id,
-                "run_id": run_id,
-                "created_at": message.created_at.isoformat(timespec="microseconds"),
-                "body": to_json(message),
-            }
-            for message in messages
-        ]
-        if not rows:
-            found = await self.conversation(session_id)
-            return found.revision if found is not None else 0
-        append = partial(self._append, session_id=session_id, rows=rows)
-        return await finished(self._engine.write(append))
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        *,
+        run_id: str | None = None,
+        is_failed: bool = False,
+        expected_revision: int | None = None,
+        on_conflict: OnConflict = "raise",
+        lease: Lease | None = None,
+    ) -> Appended:
+        return await self._write(
+            log.append,
+            checked_session_id(session_id),
+            _packed(messages),
+            run_id=_run_id(run_id),
+            is_failed=is_failed,
+            expected_revision=expected_revision,
+            on_conflict=on_conflict,
+            lease=lease,
+            clock=self._clock,
+        )
+
+    async def start_branch(
+        self,
+        session_id: str,
+        messages: Sequence[Message] = (),
+        *,
+        after: int,
+        run_id: str | None = None,
+        expected_revision: int | None = None,
+        lease: Lease | None = None,
+    ) -> Appended:
+        return await self._write(
+            log.start_branch,
+            checked_session_id(session_id),
+            _packed(messages),
+            after=after,
+            run_id=_run_id(run_id),
+            expected_revision=expected_revision,
+            lease=lease,
+            clock=self._clock,
+        )
+
+    async def fork(
+        self, session_id: str, new_session_id: str, *, after: int | None = None
+    ) -> Appended:
+        names = checked_session_id(session_id), checked_session_id(new_session_id)
+        return await self._write(log.fork, *names, after=after, clock=self._clock)
+
+    async def rename(self, session_id: str, new_session_id: str) -> None:
+        names = checked_session_id(session_id), checked_session_id(new_session_id)
+        await self._write(log.rename, *names, clock=self._clock)
+
+    async def set_metadata(self, session_id: str, metadata: Mapping[str, Json]) -> None:
+        text = checked_metadata(metadata)
+        await self._write(log.set_metadata, checked_session_id(session_id), text)
+
+    async def redact(self, session_id: str, redaction: Redaction) -> int:
+        name = checked_session_id(session_id)
+        changed = await self._write(log.redact, name, redaction, clock=self._clock)
+        await finished(self._engine.empty_journal())
+        return changed
+
+    async def delete(self, session_id: str) -> bool:
+        was_there = await self._write(log.delete, checked_session_id(session_id))
+        await finished(self._engine.empty_journal())
+        return was_there
+
+    # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
-        checked_session_id(session_id)
-        read = partial(self._read, session_id=session_id, last=last)
-        return await finished(self._engine.read(read))
+        return await self._read(history.read, checked_session_id(session_id), last=last)
+
+    async def entries(
+        self,
+        session_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        branch: int | None = None,
+    ) -> list[Entry]:
+        name = checked_session_id(session_id)
+        return await self._read(history.entries, name, after=after, limit=limit, branch=branch)
+
+    async def branches(self, session_id: str) -> list[Branch]:
+        return await self._read(history.branches, checked_session_id(session_id))
 
     async def conversation(self, session_id: str) -> Conversation | None:
-        checked_session_id(session_id)
+        return await self._read(history.conversation, checked_session_id(session_id))
 
-        def find(connection: sqlite3.Connection) -> Conversation | None:
-            row = self._find(connection, session_id)
-            return None if row is None else _described({**row, "session_id": session_id})
+    async def conversations(
+        self, *, limit: int | None = None, after: Conversation | None = None
+    ) -> list[Conversation]:
+        return await self._read(history.conversations, limit=limit, after=after)
 
-        return await finished(self._engine.read(find))
+    # --- run branches ---
 
-    async def conversations(self, *, limit: int | None = None) -> list[Conversation]:
-        params = {"tenant": DEFAULT_TENANT, "limit": -1 if limit is None else limit}
+    async def append_to_run(
+        self,
+        session_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        *,
+        lease: Lease | None = None,
+    ) -> int:
+        return await self._write(
+            runs.append_to_run,
+            checked_session_id(session_id),
+            checked_name(run_id, "run id"),
+            _packed(messages),
+            lease=lease,
+            clock=self._clock,
+        )
 
-        def find(connection: sqlite3.Connection) -> list[Conversation]:
-            return [_described(row) for row in self._rows(connection, "list_conversations", params)]
+    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
+        return await self._read(
+            runs.run_entries, checked_session_id(session_id), checked_name(run_id, "run id")
+        )
 
-        return await finished(self._engine.read(find))
+    async def commit_run(
+        self,
+        session_id: str,
+        run_id: str,
+        *,
+        is_failed: bool = False,
+        lease: Lease | None = None,
+    ) -> Appended:
+        return await self._write(
+            runs.commit_run,
+            checked_session_id(session_id),
+            checked_name(run_id, "run id"),
+            is_failed=is_failed,
+            lease=lease,
+            clock=self._clock,
+        )
+
+    async def discard_run(self, session_id: str, run_id: str) -> bool:
+        was_there = await self._write(
+            runs.discard_run, checked_session_id(session_id), checked_name(run_id, "run id")
+        )
+        if was_there:
+            await finished(self._engine.empty_journal())
+        return was_there
+
+    # --- leases ---
+
+    async def request_lease(self, session_id: str, *, holder: str, wait: bool) -> Lease | None:
+        return await self._write(
+            leases.request,
+            checked_session_id(session_id),
+            holder=checked_name(holder, "holder"),
+            wait=wait,
+            ttl_s=self.lease_ttl_s,
+            clock=self._clock,
+        )
+
+    def renew_lease(self, lease: Lease) -> bool:
+        ttl_s, clock = self.lease_ttl_s, self._clock
+        renew = self._bound(leases.renew, lease, ttl_s=ttl_s, clock=clock)
+        return self._engine.write(renew).result()
+
+    async def release_lease(self, session_id: str, *, holder: str) -> None:
+        await self._write(
+            leases.release, checked_session_id(session_id), holder=checked_name(holder, "holder")
+        )
+
+    # --- the handle ---
+
+    def for_tenant(self, tenant: str) -> SQLiteStore:
+        handle = copy(self)
+        handle.tenant = checked_name(tenant, "tenant")
+        return handle
 
     @property
     def is_closed(self) -> bool:
         return self._engine.is_closed
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._engine.close)
+        await self._engine.closed()
 
-    # --- in the engine's threads ---
+    # --- pieces ---
 
-    def _append(
-        self, connection: sqlite3.Connection, *, session_id: str, rows: list[dict[str, str | None]]
-    ) -> int:
-        now = self._clock.now().isoformat(timespec="microseconds")
-        key = {"tenant": DEFAULT_TENANT, "session_id": session_id, "now": now}
-        found = self._find(connection, session_id)
-        if found is None:
-            key["conversation_id"] = self._clock.new_id()
-            connection.execute(self._sql["create_conversation"], key)
-            connection.execute(self._sql["create_branch"], key)
-            found = self._find(connection, session_id)
-            assert found is not None
-        branch = {name: found[name] for name in ("conversation_id", "branch")}
-        branch["tenant"] = DEFAULT_TENANT
-        seq = int(found["last_seq"])
-        for row in rows:
-            known = {**branch, "message_id": row["message_id"]}
-            if connection.execute(self._sql["has_message"], known).fetchone() is None:
-                seq += 1
-                connection.execute(self._sql["append_entry"], {**branch, **row, "seq": seq})
-        written = seq - int(found["last_seq"])
-        if not written:
-            return int(found["revision"])
-        count = int(found["message_count"]) + written
-        connection.execute(
-            self._sql["advance_conversation"], {**key, "last_seq": seq, "message_count": count}
-        )
-        return int(found["revision"]) + 1
+    async def _write(
+        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await finished(self._engine.write(self._bound(operation, *args, **kwargs)))
 
-    def _read(
-        self, connection: sqlite3.Connection, *, session_id: str, last: int | None
-    ) -> list[Message]:
-        found = self._find(connection, session_id)
-        if found is None:
-            return []
-        params = {**found, "tenant": DEFAULT_TENANT, "limit": -1 if last is None else last}
-        rows = self._rows(connection, "read_last", params)
-        return [from_json(str(row["body"])) for row in reversed(rows)]
+    async def _read(
+        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await finished(self._engine.read(self._bound(operation, *args, **kwargs)))
 
-    def _find(self, connection: sqlite3.Connection, session_id: str) -> dict[str, str | int] | None:
-        key = {"tenant": DEFAULT_TENANT, "session_id": session_id}
-        rows = self._rows(connection, "find_conversation", key)
-        return rows[0] if rows else None
-
-    def _rows(
-        self, connection: sqlite3.Connection, query: str, params: Mapping[str, str | int]
-    ) -> list[dict[str, str | int]]:
-        cursor = connection.execute(self._sql[query], params)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+    def _bound(
+        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[sqlite3.Connection], T]:
+        tenant = self.tenant
+        return lambda connection: operation(Rows(connection, tenant), *args, **kwargs)
 
 
-def _described(row: dict[str, str | int]) -> Conversation:
-    return Conversation(
-        session_id=str(row["session_id"]),
-        created_at=datetime.fromisoformat(str(row["created_at"])),
-        updated_at=datetime.fromisoformat(str(row["updated_at"])),
-        revision=int(row["revision"]),
-        message_count=int(row["message_count"]),
-    )
+def _run_id(run_id: str | None) -> str | None:
+    return None if run_id is None else checked_name(run_id, "run id")
+
+
+def _packed(messages: Sequence[Message]) -> list[Packed]:
+    checked_message_ids(messages)
+    return [pack(message) for message in messages]

@@ -12,34 +12,38 @@ The threads hold no reference to the store: when it is collected, they are told 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import queue
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
-from tenure.errors import SchemaVersionError, StoreClosedError, StoreError, StoreOpenError
-from tenure.stores.migrations import migrations
+from tenure.errors import StoreClosedError
+from tenure.stores.sqlite_file import (
+    empty_journal,
+    open_for_reading,
+    open_for_writing,
+    retried,
+    translated,
+)
 
 T = TypeVar("T")
 _Operation: TypeAlias = Callable[[sqlite3.Connection], object]
 _Item: TypeAlias = tuple[_Operation, "Future[object]"]
-_Answer: TypeAlias = tuple["Future[object]", object, Exception | None]
+_Answer: TypeAlias = tuple["Future[object]", object, BaseException | None]
 
 _BATCH_SIZE = (
     256  # operations in one transaction; guess: bounds how long one COMMIT keeps others waiting
 )
-_BUSY_TIMEOUT_S = 30.0  # how long a foreign writer may hold the file before callers get an error
-_RETRY_S = (0.0002, 0.002)  # jitter between tries; SQLite's own handler starves writers
 _READERS = 2  # threads; more only compete for the two or so cores that matter
+
+
+def _journal_emptied(_: sqlite3.Connection) -> None:
+    """Stands in the queue for what cannot be done in a transaction."""
 
 
 class Engine:
@@ -86,8 +90,23 @@ class Engine:
                     weakref.finalize(self, reader.stop)
             return _queued(self._reads, operation)
 
-    def close(self) -> None:
-        """Do what is queued, then end the threads and close the file. Blocks until that is done."""
+    def empty_journal(self) -> Future[None]:
+        """Empty the journal (WAL), so that what was erased is nowhere in the files; after the writes
+        that are queued now.
+
+        Waits for readers of other processes for as long as for their locks.
+        """
+        with self._lock:
+            self._check_usable()
+            future: Future[None] = Future()
+            self._writes.put((_journal_emptied, cast("Future[object]", future)))
+            return future
+
+    async def closed(self) -> None:
+        """Do what is queued, then end the threads and close the file."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             if self.is_closed:
                 return
@@ -173,13 +192,32 @@ class _Writer(threading.Thread):
             self._connection.close()
 
     def _serve(self, batch: list[_Item]) -> None:
-        """Do a batch in one transaction and answer all callers."""
+        """Do a batch, and answer all callers."""
+        erasing = [future for operation, future in batch if operation is _journal_emptied]
+        writing = [item for item in batch if item[0] is not _journal_emptied]
+        if writing:
+            self._write(writing)
+        for future in erasing:
+            if future.set_running_or_notify_cancel():
+                try:
+                    empty_journal(self._opened())
+                    future.set_result(None)
+                except BaseException as exc:
+                    future.set_exception(translated(exc, self._path))
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_for_writing(self._path, is_durable=self._is_durable)
+        return self._connection
+
+    def _write(self, batch: list[_Item]) -> None:
+        """Do a batch of operations in one transaction."""
         answers: list[_Answer] = []
         try:
-            if self._connection is None:
-                self._connection = open_for_writing(self._path, is_durable=self._is_durable)
-            _commit(self._connection, batch, answers)
-        except Exception as exc:
+            _commit(self._opened(), batch, answers)
+        except (
+            BaseException
+        ) as exc:  # whatever it is, the thread goes on and the callers hear of it
             answered = {future for future, _, _ in answers}
             late = [f for _, f in batch if f not in answered and f.set_running_or_notify_cancel()]
             answers = [(future, None, exc) for future in (*answered, *late)]
@@ -217,7 +255,9 @@ class _Reader(threading.Thread):
             if self._connection is None:
                 self._connection = open_for_reading(self._path)
             future.set_result(operation(self._connection))
-        except Exception as exc:
+        except (
+            BaseException
+        ) as exc:  # whatever it is, the thread goes on and the caller hears of it
             future.set_exception(translated(exc, self._path))
 
 
@@ -226,168 +266,25 @@ def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: list[_A
 
     An operation can be cancelled until the file's lock is there.
     """
-    _retried(lambda: connection.execute("BEGIN IMMEDIATE"))
+    retried(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
         for operation, future in batch:
             if not future.set_running_or_notify_cancel():
                 continue
-            connection.execute("SAVEPOINT operation")
+            is_alone = len(batch) == 1  # then the transaction itself is all the protection it needs
+            if not is_alone:
+                connection.execute("SAVEPOINT operation")
             try:
                 answers.append((future, operation(connection), None))
-            except Exception as exc:
+            except BaseException as exc:
                 answers.append((future, None, exc))
-                if not connection.in_transaction:  # a full disk ends the whole transaction
+                if is_alone or not connection.in_transaction:  # a full disk ends it for all
                     raise
                 connection.execute("ROLLBACK TO operation")
-            connection.execute("RELEASE operation")
-        _retried(lambda: connection.execute("COMMIT"))
+            if not is_alone:
+                connection.execute("RELEASE operation")
+        retried(lambda: connection.execute("COMMIT"))
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _retried(action: Callable[[], T]) -> T:
-    """Do what another process's lock may refuse, again and again, each time after a short random wait."""
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        try:
-            return action()
-        except sqlite3.OperationalError as exc:
-            if not _is_busy(exc) or time.monotonic() > deadline:
-                raise
-        time.sleep(random.uniform(*_RETRY_S))  # noqa: S311
-
-
-def _is_busy(exc: sqlite3.Error) -> bool:
-    return (exc.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-# --- opening -------------------------------------------------------------------------------------
-
-
-def open_for_writing(path: Path, *, is_durable: bool) -> sqlite3.Connection:
-    """Open the file, creating it if need be, and bring its schema up to date."""
-    connection = _connected(path)
-    try:
-        _retried(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-        connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-        connection.execute("PRAGMA secure_delete = ON")
-        _migrate(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open the file for reads. A file that is not there, or not of this schema, is brought up first."""
-    if not path.exists() or not _is_current(path):
-        open_for_writing(path, is_durable=False).close()
-    connection = _connected(path, timeout_s=_BUSY_TIMEOUT_S)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _connected(path: Path, *, timeout_s: float = 0.0) -> sqlite3.Connection:
-    if path.is_dir():
-        raise StoreOpenError(f"The database {str(path)!r} is a directory; give the path of a file.")
-    if not path.parent.is_dir():
-        raise StoreOpenError(
-            f"The database {str(path)!r} cannot be made: there is no folder "
-            f"{str(path.parent)!r}; make it first."
-        )
-    # One thread uses a connection at a time; closing happens in another one, after the last use.
-    return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-
-
-def _is_current(path: Path) -> bool:
-    """Whether nothing is left to migrate. Raises for a file from a newer version."""
-    with contextlib.closing(_connected(path, timeout_s=_BUSY_TIMEOUT_S)) as connection:
-        return _applied(connection, path) == len(migrations("sqlite_migrations"))
-
-
-def _applied(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the number of the last migration that the file has had; 0 for a new one."""
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'"
-    if connection.execute(query).fetchone() is None:
-        return 0
-    number: int = connection.execute("SELECT max(number) FROM migrations").fetchone()[0] or 0
-    newest = migrations("sqlite_migrations")[-1].number
-    if number > newest:
-        raise SchemaVersionError(
-            f"The database {str(path)!r} has schema version {number}, and this tenure knows up to "
-            f"{newest}; install a newer tenure."
-        )
-    return number
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    _retried(lambda: connection.execute("BEGIN IMMEDIATE"))
-    try:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations "
-            "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
-        )
-        applied = _applied(connection, path)
-        for migration in migrations("sqlite_migrations")[applied:]:
-            for statement in _statements(migration.sql):
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO migrations VALUES (?, ?, ?)",
-                (migration.number, migration.name, datetime.now(UTC).isoformat()),
-            )
-        _retried(lambda: connection.execute("COMMIT"))
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _statements(script: str) -> list[str]:
-    """Split a script where SQLite itself says that a statement is complete."""
-    statements: list[str] = []
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            statements.append(pending)
-            pending = ""
-    return statements
-
-
-# --- errors --------------------------------------------------------------------------------------
-
-
-def translated(exc: Exception, path: Path) -> Exception:
-    """Return what the caller is told of an exception in one of the threads, by SQLite's error code."""
-    if not isinstance(exc, sqlite3.Error):
-        return exc
-    name = getattr(exc, "sqlite_errorname", "") or ""
-    where = f"The database {str(path)!r}"
-    error: StoreError
-    if name.startswith("SQLITE_NOTADB"):
-        error = StoreOpenError(
-            f"{where} is not an SQLite file; give another path, or move it away."
-        )
-    elif name.startswith("SQLITE_READONLY"):
-        error = StoreOpenError(
-            f"{where} is read-only; make the file and its folder writable, or give another path."
-        )
-    elif name.startswith(("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-        error = StoreOpenError(
-            f"{where} cannot be opened ({exc}); check the path and its permissions."
-        )
-    elif name.startswith("SQLITE_CORRUPT"):
-        error = StoreError(f"{where} is damaged ({exc}); restore it from a copy.")
-    elif name.startswith("SQLITE_FULL"):
-        error = StoreError(f"{where} cannot grow: the disk is full; nothing of this was stored.")
-    elif name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        error = StoreError(
-            f"{where} was locked by another process for {_BUSY_TIMEOUT_S:.0f} seconds; nothing of "
-            "this was stored, try again."
-        )
-    else:
-        error = StoreError(f"{where} failed: {exc} ({name or type(exc).__name__}).")
-    error.__cause__ = exc
-    return error

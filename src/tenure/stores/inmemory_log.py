@@ -1,0 +1,145 @@
+"""What the store in RAM keeps: logs, and who has which conversation. `inmemory.py` works on them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from tenure.codec import from_json, to_json
+from tenure.messages import Usage
+from tenure.stores.base import Appended, Conversation, Entry, Redaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One logged message."""
+
+    seq: int
+    message_id: str
+    body: str
+    run_id: str | None
+    is_failed: bool = False
+
+
+@dataclass(slots=True)
+class LogBranch:
+    """One version of a history."""
+
+    parent: int | None
+    parent_seq: int
+    run_id: str | None
+    rows: list[LogRow]  # the whole history, what it shares with its parent included
+
+
+@dataclass(slots=True)
+class Log:
+    """One conversation."""
+
+    created_at: datetime
+    updated_at: datetime
+    branches: dict[int, LogBranch]
+    branch: int = 1
+    last_seq: int = 0
+    revision: int = 0
+    usage: Usage = field(default_factory=Usage)
+    metadata: str = "{}"
+    commits: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """Revision -> the branch that was the history, and where it ended."""
+
+    def history_at(self, revision: int) -> list[LogRow]:
+        branch, last_seq = self.commits[revision]
+        return [row for row in self.branches[branch].rows if row.seq <= last_seq]
+
+    def commit(self, now: datetime) -> None:
+        self.revision += 1
+        self.updated_at = now
+        self.commits[self.revision] = (self.branch, self.last_seq)
+
+    def run_branch(self, run_id: str) -> int | None:
+        found = (number for number, branch in self.branches.items() if branch.run_id == run_id)
+        return next(found, None)
+
+
+@dataclass(slots=True)
+class Turn:
+    """Who has a conversation, and who stands in line for it."""
+
+    token: int = 0
+    holder: str | None = None
+    expires_at: datetime | None = None
+    line: dict[str, datetime] = field(default_factory=dict[str, datetime])  # holder -> expiry
+
+
+class Shelf:
+    """What the handles of all tenants share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_closed = False
+        self.last_token = 0
+        self.logs: dict[tuple[str, str], Log] = {}
+        self.turns: dict[tuple[str, str], Turn] = {}
+
+
+def unknown_to(rows: Iterable[LogRow], new: Iterable[LogRow]) -> list[LogRow]:
+    """The new rows whose ids are not there yet, each id once."""
+    known = {row.message_id for row in rows}
+    unique = {row.message_id: row for row in reversed(list(new))}
+    return [row for row in reversed(unique.values()) if row.message_id not in known]
+
+
+def add_rows(rows: list[LogRow], new: Iterable[LogRow], last_seq: int) -> list[LogRow]:
+    """Append new rows behind `last_seq` and return them."""
+    added = [replace(row, seq=seq) for seq, row in enumerate(unknown_to(rows, new), last_seq + 1)]
+    rows.extend(added)
+    return added
+
+
+def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
+    """Return a row as a redaction leaves it: itself, changed, or None."""
+    message = from_json(row.body)
+    kept = redaction(message)
+    if kept is None:
+        return None
+    body = to_json(replace(kept, id=message.id))
+    return row if body == row.body else replace(row, body=body)
+
+
+def entry_of(row: LogRow) -> Entry:
+    """Return a row as callers see it."""
+    return Entry(
+        seq=row.seq, message=from_json(row.body), run_id=row.run_id, is_failed=row.is_failed
+    )
+
+
+def appended(session_id: str, log: Log | None, written: int) -> Appended:
+    """Return what a caller is told of a write."""
+    return Appended(
+        session_id=session_id,
+        revision=log.revision if log is not None else 0,
+        last_seq=log.last_seq if log is not None else 0,
+        written=written,
+    )
+
+
+def described(session_id: str, log: Log) -> Conversation:
+    """Return what is known of a conversation."""
+    return Conversation(
+        session_id=session_id,
+        created_at=log.created_at,
+        updated_at=log.updated_at,
+        revision=log.revision,
+        branch=log.branch,
+        last_seq=log.last_seq,
+        message_count=len(log.branches[log.branch].rows),
+        usage=log.usage,
+        metadata=json.loads(log.metadata),
+    )
+
+
+def place_in_list(conversation: Conversation) -> tuple[float, str]:
+    """Sorts the last updated first, equal ones by session id."""
+    return -conversation.updated_at.timestamp(), conversation.session_id

@@ -1,0 +1,159 @@
+"""Holding a conversation while a run works on it: waiting in line, and the heartbeat.
+
+`base.py` says what a lease is. Here it is taken and kept: `hold` stands in line until it is this run's
+turn, and a thread of the process renews what is held, so that a run whose event loop is blocked by a tool
+does not lose its conversation, while a process that is killed stops renewing and is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+from contextvars import ContextVar
+from typing import Literal, TypeAlias
+
+from tenure.errors import StoreError, UsageError
+from tenure.stores.base import Lease, Store
+from tenure.stores.checks import busy
+
+OnBusy: TypeAlias = Literal["queue", "reject"]
+"""What a run does while another one uses its conversation: wait in line, or raise."""
+
+_POLL_S = (0.002, 0.05)  # the first and the longest pause between two looks; guesses
+_BEATS = 3  # renewals in the time that a lease is good for, so that two may fail
+_IDLE_S = 5.0  # how long the heartbeat's thread waits for more before it ends
+
+_log = logging.getLogger(__name__)
+
+
+class Held:
+    """A lease that is held, and renewed until it is released."""
+
+    def __init__(self, store: Store, lease: Lease) -> None:
+        self.lease = lease
+        self.is_active = True
+        self._store = store
+        self._next_beat_s = 0.0
+        self.plan_beat()
+
+    @property
+    def next_beat_s(self) -> float:
+        """When it is to be renewed, on the monotonic clock."""
+        return self._next_beat_s
+
+    def plan_beat(self) -> None:
+        """Have it renewed a third of its time from now."""
+        self._next_beat_s = time.monotonic() + self._store.lease_ttl_s / _BEATS
+
+    def beat(self) -> None:
+        """Renew it. One that is lost is not renewed again; the next write under it says so."""
+        try:
+            self.is_active = self._store.renew_lease(self.lease) and self.is_active
+        except StoreError as exc:  # the next beat may find the database well again
+            _log.debug("a lease was not renewed: %s", exc)
+
+    def is_for(self, store: Store, session_id: str) -> bool:
+        """Whether this is what a run on that conversation would wait for."""
+        return self.is_active and self._store is store and self.lease.session_id == session_id
+
+    async def release(self) -> None:
+        """Let the next one in."""
+        self.is_active = False
+        _heartbeat.discard(self)
+        await self._store.release_lease(self.lease.session_id, holder=self.lease.holder)
+
+
+async def hold(store: Store, session_id: str, *, holder: str, on_busy: OnBusy) -> Held:
+    """Take the lease of a conversation, first come, first served, and keep it alive.
+
+    When the caller is cancelled while waiting, its place in line is given up.
+
+    Args:
+        store: Where the conversation is.
+        session_id: The conversation.
+        holder: Names the run.
+        on_busy: Whether to wait while another run has it.
+
+    Raises:
+        ConversationBusyError: Another run has it, and `on_busy` is `"reject"`.
+        UsageError: The run that has it is the one that this is called from, and would wait for ever.
+    """
+    for outer in _held.get():
+        if outer.is_for(store, session_id):
+            raise UsageError(
+                f"A run inside a run on the same conversation {session_id!r} would wait for itself; "
+                "give the inner one another session id, or none."
+            )
+    pause_s, longest_s = _POLL_S
+    try:
+        while True:
+            wait = on_busy == "queue"
+            lease = await store.request_lease(session_id, holder=holder, wait=wait)
+            if lease is not None:
+                break
+            if not wait:
+                raise busy(session_id)
+            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))  # noqa: S311
+            pause_s = min(2 * pause_s, longest_s)
+    except asyncio.CancelledError:
+        await store.release_lease(session_id, holder=holder)
+        raise
+    held = Held(store, lease)
+    _heartbeat.add(held)
+    _held.set((*(other for other in _held.get() if other.is_active), held))
+    return held
+
+
+_held: ContextVar[tuple[Held, ...]] = ContextVar("held", default=())
+"""What the run that this code belongs to holds. A task that outlives its run inherits it, which is why
+what is released does not count."""
+
+
+class _Heartbeat:
+    """The thread that renews what this process holds. It ends when there is nothing left to renew."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held: set[Held] = set()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def add(self, held: Held) -> None:
+        with self._changed:
+            if self._pid != os.getpid():  # a fork takes neither the thread nor the leases along
+                self._pid, self._held, self._thread = os.getpid(), set(), None
+            self._held.add(held)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="tenure-heartbeat", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def discard(self, held: Held) -> None:
+        with self._changed:
+            self._held.discard(held)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._held and not self._changed.wait_for(lambda: self._held, _IDLE_S):
+                    self._thread = None
+                    return
+                now = time.monotonic()
+                due = [held for held in self._held if held.next_beat_s <= now]
+                if not due:
+                    self._changed.wait(min(held.next_beat_s for held in self._held) - now)
+                    continue
+            for held in due:
+                held.beat()
+                held.plan_beat()
+                if not held.is_active:
+                    self.discard(held)
+
+
+_heartbeat = _Heartbeat()

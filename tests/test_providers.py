@@ -6,6 +6,8 @@ import asyncio
 import base64
 import gc
 import json
+import os
+import subprocess
 import sys
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -1045,3 +1047,22 @@ async def test_a_model_that_is_let_go_closes_its_connections(
     assert await asyncio.to_thread(server.wait_for_open_connections, 1)
     assert (await held.respond(asked())).text == "ok"
     assert server.connections == 2
+
+
+def test_a_sync_agent_closes_its_connections_at_exit(server: wire.OpenAIServer) -> None:
+    """A script that ends without closing anything leaves no connection open, and says nothing."""
+    server.script(wire.text("hello"))
+    script = (
+        "import sys\n"
+        "from tenure.sync import Agent\n"
+        "print(Agent(model='openai-chat:scripted-1').run('hi'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", script],
+        env={**os.environ, "OPENAI_API_KEY": "x", "OPENAI_BASE_URL": server.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")

@@ -33,7 +33,8 @@ from tenure.run import (
     in_order,
 )
 from tenure.stores import Store, default_store_path, open_store, url_of
-from tenure.stores.base import checked_session_id
+from tenure.stores.checks import checked_session_id
+from tenure.stores.leases import OnBusy
 from tenure.strategy import tool_loop
 from tenure.tools import Tool, ToolFunction, ToolRegistry
 
@@ -64,6 +65,7 @@ class AgentBase:
         memory: bool = False,
         params: LLMParams | None = None,
         max_iterations: int = 50,
+        on_busy: OnBusy = "queue",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Put an agent together. Nothing is opened or asked yet.
@@ -83,6 +85,8 @@ class AgentBase:
             memory: Whether to install a `ChatMemory` on the store, with a window of 50 messages.
             params: Settings of every request; those of `prompt` win over them.
             max_iterations: The most model calls in one run.
+            on_busy: What a run does while another one uses its conversation: wait in line, or raise
+                `ConversationBusyError`.
             clock: Where times and ids come from.
 
         Raises:
@@ -90,6 +94,8 @@ class AgentBase:
         """
         if max_iterations < 1:
             raise InvalidValueError(f"max_iterations={max_iterations!r} must be at least 1.")
+        if on_busy not in ("queue", "reject"):
+            raise InvalidValueError(f"on_busy={on_busy!r} must be 'queue' or 'reject'.")
         if not name:
             raise InvalidValueError("The agent's name is empty; leave it out or give one.")
         self.name = name
@@ -99,6 +105,7 @@ class AgentBase:
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
         self._strategy = strategy
         self._max_iterations = max_iterations
+        self._on_busy: OnBusy = on_busy
         self._clock = clock
         self._store_or_url = store if store is not None else os.environ.get("TENURE_STORE")
         self._features: list[Feature] = []
@@ -121,7 +128,7 @@ class AgentBase:
             )
         if any(type(other) is type(feature) for other in self._features):
             raise InvalidValueError(
-                f"The agent {self.name!r} has a {type(feature).__name__} already; give it one."
+                f"The agent {self.name!r} has a {type(feature).__name__} already; give it only one."
             )
         feature.on_install(self.store if self._store_or_url is not None else None)
         self._features = in_order([*self._features, feature])
@@ -180,6 +187,7 @@ class AgentBase:
             handlers=handlers,
             max_iterations=self._max_iterations,
             is_streaming=streaming_to is not None,
+            on_busy=self._on_busy,
             clock=self._clock,
         )
         try:
@@ -224,6 +232,7 @@ class Agent(AgentBase):
             InvalidValueError: The text or the session id is none.
             ModelError: The model could not answer.
             IterationLimitError: It took more than `max_iterations` model calls.
+            ConversationBusyError: Another run uses the conversation, and `on_busy` is `"reject"`.
             HistoryNotStoredError: The answer could not be stored; it is the error's `result`.
             Exception: Whatever a strategy, a hook or a handler raised.
         """

@@ -183,7 +183,8 @@ def _inferred(name: str) -> PydanticModel:
     except UserError as exc:
         if provider is None or not _is_provider(provider):
             _, _, suggestion = str(exc).partition("Did you mean ")
-            advice = f"did you mean {suggestion}" if suggestion else "write 'provider:name'."
+            unknown = f"no provider is named {provider!r}; write for instance 'openai:gpt-5-mini'."
+            advice = f"did you mean {suggestion}" if suggestion else unknown
             raise UnknownModelError(f"There is no model {name!r}; {advice}") from exc
         raise UsageError(
             f"The model {name!r} cannot be used yet: {_first_sentence(str(exc))}."

@@ -22,6 +22,7 @@ from tenure.prompt import Prompt
 if TYPE_CHECKING:
     from tenure.clock import Clock
     from tenure.stores import Store
+    from tenure.stores.leases import OnBusy
     from tenure.tools import ToolOutcome, ToolRegistry
 
 T = TypeVar("T")
@@ -194,6 +195,7 @@ class RunContext:
         input: What the user said.
         llm: The prompt, the offered tools and the model; see `llm.py`.
         tools: The tools that can be run.
+        on_busy: Whether to wait while another run uses the conversation.
         storage: For whoever needs to keep something until the run ends.
         usage: The tokens of the requests so far.
     """
@@ -211,12 +213,14 @@ class RunContext:
         handlers: Sequence[EventHandler],
         max_iterations: int,
         is_streaming: bool,
+        on_busy: OnBusy,
         clock: Clock,
     ) -> None:
         self.run_id = clock.new_id()
         self.session_id = session_id
         self.input = text
         self.tools = tools
+        self.on_busy: OnBusy = on_busy
         self.clock = clock
         self.storage: dict[object, object] = {}
         self.usage = Usage()

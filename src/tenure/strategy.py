@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenure.messages import user
+from tenure.messages import Message, user
 
 if TYPE_CHECKING:
     from tenure.run import RunContext
@@ -19,12 +19,13 @@ async def tool_loop(ctx: RunContext, text: str) -> str:
     Returns:
         The text of the last reply.
     """
-    async with ctx.llm.write_session() as session:
-        session.append_prompt(user(text, clock=ctx.clock))
-        reply = await session.request_llm()
-    while reply.tool_calls:
-        results = await ctx.execute_tools(reply.tool_calls)
+    turn: Message = user(text, clock=ctx.clock)
+    while True:
+        # What is said is in the context before the model is asked, so that a run that fails has it.
         async with ctx.llm.write_session() as session:
-            session.append_prompt(results)
+            session.append_prompt(turn)
+        async with ctx.llm.write_session() as session:
             reply = await session.request_llm()
-    return reply.text
+        if not reply.tool_calls:
+            return reply.text
+        turn = await ctx.execute_tools(reply.tool_calls)

@@ -7,9 +7,11 @@ call. Where an event loop is running already, in async code or a notebook, use `
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Coroutine, Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from tenure.agent import AgentBase
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "RunStream"]
 
 T = TypeVar("T")
+
+_GRACE_S = 2.0  # how long the end of a process waits for connections to close
 
 
 class Agent(AgentBase):
@@ -135,10 +139,28 @@ class _Portal:
             if self._loop is None or self._pid != os.getpid():  # a fork takes no thread along
                 self._pid = os.getpid()
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="tenure-sync", daemon=True
-                ).start()
+                thread = threading.Thread(
+                    target=_run, args=(self._loop,), name="tenure-sync", daemon=True
+                )
+                thread.start()
+                atexit.register(self._shut_down, self._loop, thread)
             return self._loop
+
+    def _shut_down(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        """At the end of the process, let models close their connections."""
+        if self._pid == os.getpid():
+            with suppress(TimeoutError):
+                ending = asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop)
+                ending.result(_GRACE_S)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_GRACE_S)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 _portal = _Portal()

@@ -1,44 +1,53 @@
 """ChatMemory: the agent remembers its conversations.
 
-Before a run it loads the conversation's history into the prompt; after a run that succeeded it stores what
-is new. The run is atomic: when it fails or is cancelled, the history is what it was.
+Before a run it takes the lease of the conversation and loads the history into the prompt; after a run that
+succeeded it stores what is new. The run is atomic: when it fails or is cancelled, the history is what it
+was (unless `on_failure="keep"`). Runs on one conversation never overlap: they wait in line for each other.
 
 Pre-processors see the whole list of messages, in the order in which they were added, when loading and when
 storing; the agent's own system prompt is never among them. There are two kinds of place to keep history:
 
 - **A store** (the default): a log that is only appended to. When storing, what the pre-processors do to
   *this run's* messages is written: a changed message is written changed, a dropped one is not written. What
-  is stored already stays as it is, and a window hides messages from the model without removing any.
+  is stored already stays as it is, and a window hides messages from the model without removing any (unless
+  `retention="delete"`).
 - **A provider of your own**, with just `load` and `store`: it is given the whole processed list each time,
-  and keeps that instead of what it had. There a window does cut.
+  and keeps that instead of what it had. There a window does cut. Runs wait for each other within the
+  process.
 """
 
 from __future__ import annotations
 
-import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
-from tenure.errors import (
-    HistoryNotStoredError,
-    InvalidValueError,
-    PreprocessorError,
-    TenureError,
+from tenure.errors import HistoryNotStoredError, InvalidValueError, TenureError
+from tenure.features.preprocessing import (
+    AnyPreprocessor,
+    FilterMessagesPreprocessor,
+    Moment,
+    Preprocessor,
+    WindowSizePreprocessor,
+    as_written,
+    awaited,
+    checked_messages,
+    processed,
 )
-from tenure.messages import (
-    AssistantMessage,
-    Message,
-    SystemMessage,
-    ToolMessage,
-    UserMessage,
-)
+from tenure.messages import Message, UserMessage, user
 from tenure.run import Feature, RunContext, RunResult
 from tenure.stores import InMemoryStore, Store, open_store
-from tenure.views import window
+from tenure.stores.leases import Held, hold
 
-Moment: TypeAlias = Literal["load", "store"]
+OnFailure: TypeAlias = Literal["discard", "keep"]
+Retention: TypeAlias = Literal["keep", "delete"]
+
+LONG_HISTORY = 1_000
+"""How many messages a history may have before a memory without a window warns, once."""
+
+_log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -56,56 +65,36 @@ class ChatHistoryProvider(Protocol):
         ...
 
 
-@runtime_checkable
-class Preprocessor(Protocol):
-    """Changes the list of messages that is loaded or stored. A plain function will do, too."""
+@dataclass(slots=True, kw_only=True)
+class _Sitting:
+    """What one run has of its conversation."""
 
-    def preprocess(self, messages: list[Message]) -> Iterable[Message]:
-        """Return the messages to go on with. Keep ids and roles: `dataclasses.replace` does."""
-        ...
-
-
-PreprocessorFunction: TypeAlias = Callable[[list[Message]], Iterable[Message]]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSizePreprocessor:
-    """Keeps the last `size` messages; never a tool result without its call."""
-
-    size: int
-
-    def __post_init__(self) -> None:
-        if self.size < 0:
-            raise InvalidValueError(
-                f"A window of {self.size} messages cannot be; give window_size() 0 or more."
-            )
-
-    def preprocess(self, messages: list[Message]) -> list[Message]:
-        """Return the last messages."""
-        return window(messages, self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class FilterMessagesPreprocessor:
-    """Keeps the messages for which `predicate` is true."""
-
-    predicate: Callable[[Message], object]
-
-    def preprocess(self, messages: list[Message]) -> list[Message]:
-        """Return those messages."""
-        return [message for message in messages if self.predicate(message)]
+    held: Held
+    is_first: bool = True
+    loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
+    shown: list[str] = field(default_factory=list[str])  # ids of what the run began with
 
 
 class ChatMemory(Feature):
     """Loads and stores the conversation of each run that has a session id."""
 
-    def __init__(self, provider: Store | ChatHistoryProvider | str | None = None) -> None:
+    def __init__(
+        self,
+        provider: Store | ChatHistoryProvider | str | None = None,
+        *,
+        on_failure: OnFailure = "discard",
+        retention: Retention = "keep",
+    ) -> None:
         """Say where histories are kept.
 
         Args:
             provider: A store or its URL, such as `"sqlite:///chat.db"`; or an object with `load` and
                 `store`. Without one, the store of the agent that it is installed in; and if that has
                 none, in RAM, until this object is gone.
+            on_failure: What is stored of a run that failed or was cancelled: nothing, or (on a store)
+                the user's message and whatever had finished, marked as failed.
+            retention: What becomes of the messages that a window hides: on a store they are kept, or
+                else removed for good after each run.
 
         Raises:
             InvalidValueError: It is none of these.
@@ -118,10 +107,16 @@ class ChatMemory(Feature):
                 f"{provider!r} cannot keep histories; give a URL such as 'sqlite:///chat.db', a "
                 "store, or an object with load(session_id) and store(session_id, messages)."
             )
+        if on_failure not in ("discard", "keep"):
+            raise InvalidValueError(f"on_failure={on_failure!r} must be 'discard' or 'keep'.")
+        if retention not in ("keep", "delete"):
+            raise InvalidValueError(f"retention={retention!r} must be 'keep' or 'delete'.")
         self._given = provider
-        self._preprocessors: list[
-            tuple[Preprocessor | PreprocessorFunction, tuple[Moment, ...]]
-        ] = []
+        self._on_failure = on_failure
+        self._retention = retention
+        self._preprocessors: list[tuple[AnyPreprocessor, tuple[Moment, ...]]] = []
+        self._turns = InMemoryStore()  # where runs wait for each other when a provider is given
+        self._has_warned = False
 
     @property
     def provider(self) -> Store | ChatHistoryProvider:
@@ -144,7 +139,7 @@ class ChatMemory(Feature):
 
     def add_preprocessor(
         self,
-        preprocessor: Preprocessor | PreprocessorFunction,
+        preprocessor: AnyPreprocessor,
         *,
         apply_on: Sequence[Moment] = ("load", "store"),
     ) -> ChatMemory:
@@ -175,39 +170,48 @@ class ChatMemory(Feature):
             self._given = store
 
     async def on_run_start(self, ctx: RunContext) -> None:
-        """Load the history into the prompt, unless this is the conversation's first run."""
+        """Wait for the conversation, and load its history unless this is its first run."""
         if ctx.session_id is None:
             return
+        turns = self.provider if isinstance(self.provider, Store) else self._turns
+        held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
+        sitting = _Sitting(held=held)
+        ctx.storage[self] = sitting
         loaded = await self._loaded(ctx.session_id)
         if loaded is None:
             return
+        sitting.is_first, sitting.loaded = False, loaded
         for preprocessor in self._at("load"):
-            loaded = await _processed(preprocessor, loaded)
+            loaded = await processed(preprocessor, loaded)
         ctx.continue_from(loaded)
-        ctx.storage[self] = True
+        sitting.shown = [message.id for message in ctx.conversation]
 
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """Store the run's messages, and the agent's initial ones with a conversation's first."""
-        if ctx.session_id is None:
+        sitting = self._sitting(ctx)
+        if ctx.session_id is None or sitting is None:
             return
-        is_first = self not in ctx.storage
-        new = (*ctx.initial_messages, *result.new_messages) if is_first else result.new_messages
         try:
-            if isinstance(self.provider, Store):
-                written = await self._written(ctx.conversation, new)
-                await self.provider.append(ctx.session_id, written, run_id=ctx.run_id)
-            else:
-                messages = ctx.conversation
-                for preprocessor in self._at("store"):
-                    messages = await _processed(preprocessor, messages)
-                await _awaited(self.provider.store(ctx.session_id, messages))
+            await self._store(ctx, ctx.session_id, sitting)
         except Exception as exc:
-            why = str(exc) if isinstance(exc, TenureError) else f"{type(exc).__name__}: {exc}"
+            why = str(exc) if isinstance(exc, TenureError) else f"{type(exc).__name__}: {exc}."
             raise HistoryNotStoredError(
                 f"The answer in conversation {ctx.session_id!r} was produced but not stored: {why} "
                 "The answer is this error's .result; the stored history is as it was.",
                 result=result,
             ) from exc
+        await sitting.held.release()
+
+    async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
+        """Keep what there is of a failed run, if so configured, and let the next run in."""
+        sitting = self._sitting(ctx)
+        if ctx.session_id is None or sitting is None:
+            return
+        try:
+            if self._on_failure == "keep" and not isinstance(error, HistoryNotStoredError):
+                await self._keep_failed(ctx, ctx.session_id, sitting)
+        finally:
+            await sitting.held.release()
 
     # --- loading ---
 
@@ -219,121 +223,89 @@ class ChatMemory(Feature):
             if last is not None and any(map(_has_anonymous_result, messages)):
                 # Which call a result without id belongs to, only the whole history can tell.
                 messages = await self.provider.read(session_id)
-            if not messages and await self.provider.conversation(session_id) is None:
+            if not messages and not await _has_begun(self.provider, session_id):
                 return None
-            return messages
-        found = await _awaited(self.provider.load(session_id))
-        if not found:
-            return None
-        return _checked(found, f"The provider {type(self.provider).__name__}'s load()")
+        else:
+            found = await awaited(self.provider.load(session_id))
+            if not found:
+                return None
+            name = type(self.provider).__name__
+            messages = checked_messages(found, f"The provider {name}'s load()")
+        self._warn_if_long(session_id, len(messages))
+        return messages
 
     def _leading_window(self) -> int | None:
         """How much of the history can be of any use, when the first pre-processor is a window."""
         first = next(iter(self._at("load")), None)
         return first.size if isinstance(first, WindowSizePreprocessor) else None
 
-    # --- storing in a log ---
+    def _warn_if_long(self, session_id: str, count: int) -> None:
+        has_window = any(isinstance(p, WindowSizePreprocessor) for p in self._at("load"))
+        if count > LONG_HISTORY and not has_window and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "The conversation %r has %d messages and its ChatMemory no window, so that every "
+                "request sends all of them; add .window_size(n).",
+                session_id,
+                count,
+            )
 
-    async def _written(self, conversation: list[Message], new: Sequence[Message]) -> list[Message]:
-        """What is to be appended: the new messages, as the pre-processors leave them."""
-        current = conversation
-        fate: dict[str, Message | None] = {message.id: message for message in new}
-        for preprocessor in self._at("store"):
-            processed = await _processed(preprocessor, current)
-            if isinstance(preprocessor, WindowSizePreprocessor):
-                current = processed  # only hides: what falls out is written as it is now
-                continue
-            matched = _matched(current, processed, fate, preprocessor)
-            for message in current:
-                if message.id in fate:
-                    fate[message.id] = matched.get(message.id)
-            current = [*matched.values()]
-        return [message for message in fate.values() if message is not None]
+    # --- storing ---
 
-    def _at(self, moment: Moment) -> Iterable[Preprocessor | PreprocessorFunction]:
+    async def _store(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
+        if not isinstance(self.provider, Store):
+            messages = _whole(ctx.conversation, sitting)
+            for preprocessor in self._at("store"):
+                messages = await processed(preprocessor, messages)
+            await awaited(self.provider.store(session_id, messages))
+            return
+        new = (*ctx.initial_messages, *ctx.new_messages) if sitting.is_first else ctx.new_messages
+        written = await as_written(self._at("store"), ctx.conversation, new=new)
+        lease = sitting.held.lease
+        await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
+        if self._retention == "delete":
+            seen = {message.id for message in (*sitting.loaded, *new)}
+            kept = seen - written.hidden
+            if written.hidden or not sitting.is_first:
+                await self.provider.redact(session_id, lambda m: m if m.id in kept else None)
+
+    async def _keep_failed(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
+        if not isinstance(self.provider, Store):
+            return
+        finished = list(ctx.new_messages)
+        if not any(isinstance(message, UserMessage) for message in finished):
+            finished.insert(0, user(ctx.input, clock=ctx.clock))
+        new = [*ctx.initial_messages, *finished] if sitting.is_first else finished
+        earlier = [m for m in ctx.conversation if m.id not in {n.id for n in new}]
+        written = await as_written(self._at("store"), [*earlier, *new], new=new)
+        await self.provider.append(
+            session_id,
+            written.messages,
+            run_id=ctx.run_id,
+            is_failed=True,
+            lease=sitting.held.lease,
+        )
+
+    def _sitting(self, ctx: RunContext) -> _Sitting | None:
+        return cast("_Sitting | None", ctx.storage.get(self))
+
+    def _at(self, moment: Moment) -> Iterable[AnyPreprocessor]:
         return (p for p, moments in self._preprocessors if moment in moments)
 
 
-def _matched(
-    before: list[Message],
-    after: list[Message],
-    new: Iterable[str],
-    preprocessor: Preprocessor | PreprocessorFunction,
-) -> dict[str, Message]:
-    """Return the processed messages by the id of the message that each one stands for, in order.
-
-    A message stands for the one of its id; else, when the list kept its length, for the one in its
-    place; else for one that it equals. What stands for nothing is taken to concern the history that
-    is stored already, and is not written, as long as nothing of this run is missing.
-
-    Raises:
-        PreprocessorError: Messages of this run are missing while unknown ones are there: which is
-            which cannot be told.
-    """
-    matched: dict[str, Message] = {}
-    known = {message.id for message in before}
-    kept = {message.id for message in after} & known
-    free = [message for message in before if message.id not in kept]
-    strangers = 0
-    for index, message in enumerate(after):
-        if message.id in known:
-            matched[message.id] = message
-        elif len(after) == len(before) and before[index].id not in kept:
-            original = before[index]
-            matched[original.id] = replace(message, id=original.id)
-        elif (original := next((m for m in free if m == message), None)) is not None:
-            free.remove(original)
-            matched[original.id] = original
-        else:
-            strangers += 1
-    if strangers and not set(new) <= matched.keys():
-        raise PreprocessorError(
-            f"The pre-processor {_name(preprocessor)} returned {strangers} messages with new ids "
-            "and left some of this run's out, so that it cannot be told which stands for which; "
-            "keep the ids, for instance with dataclasses.replace(message, parts=...)."
-        )
-    return matched
-
-
-async def _processed(
-    preprocessor: Preprocessor | PreprocessorFunction, messages: list[Message]
-) -> list[Message]:
-    given = list(messages)
-    if isinstance(preprocessor, Preprocessor):
-        returned: object = preprocessor.preprocess(given)
-    else:
-        returned = preprocessor(given)
-    return _checked(await _awaited(returned), f"The pre-processor {_name(preprocessor)}")
-
-
-def _checked(value: object, who: str) -> list[Message]:
-    """Return the messages in a value that users' code gave.
-
-    Raises:
-        PreprocessorError: It holds something else.
-    """
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise PreprocessorError(f"{who} returned {_described(value)}; return a list of messages.")
-    items = list(cast("Iterable[object]", value))
-    for item in items:
-        if not isinstance(item, (SystemMessage, UserMessage, AssistantMessage, ToolMessage)):
-            raise PreprocessorError(
-                f"{who} returned a list with {_described(item)} in it; return messages only."
-            )
-    return cast("list[Message]", items)
-
-
-async def _awaited(value: object) -> object:
-    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
+def _whole(conversation: list[Message], sitting: _Sitting) -> list[Message]:
+    """A conversation with what was only hidden from the run; as the run left it if it rewrote it."""
+    begun = len(sitting.shown)
+    if [message.id for message in conversation[:begun]] != sitting.shown:
+        return conversation
+    return [*sitting.loaded, *conversation[begun:]]
 
 
 def _has_anonymous_result(message: Message) -> bool:
     return any(result.call_id is None for result in message.tool_results)
 
 
-def _described(value: object) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"
-
-
-def _name(preprocessor: object) -> str:
-    return getattr(preprocessor, "__name__", type(preprocessor).__name__)
+async def _has_begun(store: Store, session_id: str) -> bool:
+    """Whether a conversation has ever had a message, be it hidden or removed by now."""
+    found = await store.conversation(session_id)
+    return found is not None and found.revision > 0

@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help chat test lint format bench clean
+.PHONY: help chat test soak lint format bench clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -18,6 +18,9 @@ chat: .venv/.local .venv/.weights  ## Chat with the offline model; reads piped l
 
 test: .venv/.dev .venv/.weights  ## Run the tests, two at a time
 	$(BIN)/pytest -n auto --maxprocesses 2
+
+soak: .venv/.dev  ## Repeat what is random far more often (half an hour)
+	TENURE_SOAK=1 $(BIN)/pytest tests/test_sqlite.py tests/test_log_machine.py
 
 lint: .venv/.dev  ## Check style and types
 	$(BIN)/ruff check

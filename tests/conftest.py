@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 
 import pytest
@@ -16,6 +17,12 @@ def _is_loopback(address: object) -> bool:
         return True  # a Unix socket
     host = str(address[0])
     return host == "localhost" or ipaddress.ip_address(host.split("%")[0]).is_loopback
+
+
+@pytest.fixture
+def kill_rounds() -> int:
+    """How often a process is killed at a random moment; far more often in `make soak`."""
+    return 500 if "TENURE_SOAK" in os.environ else 20
 
 
 @pytest.fixture(autouse=True)

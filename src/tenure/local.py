@@ -62,6 +62,7 @@ MODEL_NAME = "SmolLM2-135M-Instruct"
 _REPLY_TOKENS = 512  # the longest reply unless the request says otherwise
 _BLOCK_TOKENS = 4096  # turns are forgotten in blocks of this, see `_fitted`
 _BYTES_PER_TOKEN = 3.0  # English prose has 4 to 5; a low guess forgets early instead of too late
+_CACHED_FROM_TOKENS = 300  # estimated; shorter prompts are read anew, see `_cache_use`
 _MESSAGE_TOKENS = 8  # the template's marks around one message; measured 5 to 7
 
 # Without a system prompt the template adds one that names the model, and the answers get worse: the
@@ -80,7 +81,9 @@ _PROFILE = ModelProfile(
 class LocalModel:
     """SmolLM2-135M-Instruct on this machine.
 
-    Replies are the same for the same request unless `params.temperature` is above 0. Further
+    Replies to short requests are the same each time unless `params.temperature` is above 0; those to
+    longer ones may differ with what was asked before, since what is not read again is rounded
+    otherwise. Further
     settings of llama.cpp's chat endpoint, such as `top_p` or `seed`, go into `params.additional`.
 
     A conversation that is longer than the window is answered all the same: the oldest turns are
@@ -133,7 +136,8 @@ class LocalModel:
         reply = _Reply()
         while True:  # each round has fewer messages
             try:
-                async with aclosing(generated({**settings, "messages": messages})) as chunks:
+                body = {**_cache_use(messages), **settings, "messages": messages}
+                async with aclosing(generated(body)) as chunks:
                     async for chunk in chunks:
                         if text := reply.add(chunk):
                             yield TextDelta(index=0, text=text)
@@ -261,6 +265,17 @@ def _part_text(part: Part) -> str:
 
 def _size_bytes(message: _ChatMessage) -> int:
     return len(message["content"].encode())
+
+
+def _cache_use(messages: Sequence[_ChatMessage]) -> dict[str, Json]:
+    """Whether to start from what an earlier request has in common with this one.
+
+    To take over some tokens of another conversation, such as its system prompt, changes the rounding
+    and with it the words of so small a model: "The capital of France is Paris" became "La femme de
+    France". So a short prompt is read anew, which takes about 2 seconds at the most.
+    """
+    tokens = sum(map(_size_bytes, messages)) / _BYTES_PER_TOKEN
+    return {"cache_prompt": tokens > _CACHED_FROM_TOKENS}
 
 
 def _fitted(

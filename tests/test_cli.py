@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -301,6 +301,14 @@ class Terminal:
             except OSError:  # the other end is closed
                 assert text in self.screen, self.screen
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C until it is heard: one that comes just before readline waits is not."""
+        for _ in range(5):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(4)
+                return
+
     def close(self) -> int:
         code = self.process.wait(30)
         while True:
@@ -331,7 +339,7 @@ def test_ctrl_c_ends_cleanly(
     if moment == "while the model answers":
         terminal.type("second\n")
         terminal.wait_for("and then")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     assert terminal.close() == 0
     assert "Traceback" not in terminal.screen
     assert [m["text"] for m in command.messages()] == ["first", "answered"]

@@ -329,7 +329,7 @@ async def outcome(awaitable: Awaitable[object]) -> object:
 TestLog = LogMachine.TestCase
 TestLog.settings = settings(
     derandomize=not IS_SOAK,
-    max_examples=1000 if IS_SOAK else 45,
+    max_examples=1000 if IS_SOAK else 36,
     stateful_step_count=60 if IS_SOAK else 40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

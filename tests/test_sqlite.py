@@ -541,3 +541,20 @@ async def test_a_redaction_that_raises_anything_leaves_the_store_working(
         await store.redact("s", broken)
     assert (await store.append("s", [user("y")])).revision == 2
     await store.close()
+
+
+async def test_media_go_with_their_last_use(tmp_path: Path) -> None:
+    """Bytes are gone when a redaction changes the message that had them, or a run is discarded."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    picture = Media(media_type="image/png", data=os.urandom(100_000))
+    await store.append("s", [user("look", picture)])
+    await store.append_to_run("s", "run", [user("look again", picture)])
+    count = "SELECT (SELECT count(*) FROM media), (SELECT count(*) FROM media_uses)"
+    assert rows(store.path, count) == [(1, 2)]
+    assert await store.redact("s", lambda m: replace(m, parts=user("gone").parts)) == 2
+    assert rows(store.path, count) == [(0, 0)]
+    await store.append_to_run("s", "run", [user("once more", picture)])
+    assert rows(store.path, count) == [(1, 1)]
+    assert await store.discard_run("s", "run")
+    assert rows(store.path, count) == [(0, 0)]
+    await store.close()

@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tenure import InvalidValueError, Store, open_store, user
+from tenure import (
+    InMemoryStore,
+    InvalidValueError,
+    Lease,
+    LeaseLostError,
+    Store,
+    open_store,
+    user,
+)
+from tenure.stores.sqlite import SQLiteStore
+from tenure.testing import ManualClock
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A new store of each driver, with a clock that stands still."""
+    made: Store
+    if request.param == "memory":
+        made = InMemoryStore(clock=ManualClock())
+    else:
+        made = SQLiteStore(tmp_path / "chat.db", clock=ManualClock())
+    await made.append("s", [user("x")])
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda s: s.read("s", last=-1), "last=-1 must not be negative"),
+        (lambda s: s.entries("s", limit=-1), "limit=-1 must not be negative"),
+        (lambda s: s.conversations(limit=-1), "limit=-1 must not be negative"),
+        (lambda s: s.append("s", [user("y")], on_conflict="ask"), "on_conflict='ask' must be"),
+        (lambda s: s.append("s", [user("y")], lease=Lease(session_id="t", holder="h", token=1)),
+         "for conversation 't'"),
+        (lambda s: s.redact("s", lambda m: "text"), "returned an object of type str"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_argument_is_refused(
+    store: Store, call: Callable[[Store], Awaitable[object]], says: str
+) -> None:
+    """An argument that makes no sense is refused by name on every driver, and changes nothing."""
+    with pytest.raises(InvalidValueError, match=says):
+        await call(store)
+    assert await texts(store, "s") == ["x"]
+    found = await store.conversation("s")
+    assert found is not None
+    assert found.revision == 1
+
+
+async def test_a_renamed_conversation_is_out_of_reach_of_an_old_lease(store: Store) -> None:
+    """A holder whose lease had run out before the renaming cannot write under the old name."""
+    store.lease_ttl_s = 0
+    lease = await store.request_lease("s", holder="h", wait=False)
+    await store.rename("s", "t")
+    with pytest.raises(LeaseLostError):
+        await store.append("s", [user("late")], lease=lease)
+    assert await store.conversation("s") is None
 
 
 async def texts(store: Store, session_id: str) -> list[str]:

@@ -13,11 +13,11 @@ What holds for every operation, in every driver:
   power loss too is the driver's to say (SQLite: with `durable=true`).
 - **Revisions.** Every commit that changes a conversation's history raises its revision by exactly one.
 - **Second calls.** Appending is idempotent by message id, deleting by absence; `commit_run` and
-  `discard_run` of a run that is not there do nothing. So a caller who does not know whether a write was
-  done may repeat it.
+  `discard_run` of a run that is not there do nothing. So a caller who does not know whether one of these
+  was done may repeat it.
 - **Cancellation.** A cancelled write is either done or not done, and the next read tells which.
 - **Missing ids.** Reading a conversation that does not exist gives an empty list or None; appending to it
-  creates it; every other write raises `UnknownConversationError`.
+  or to a run of it creates it; the other writes say what they do, most raise `UnknownConversationError`.
 - **Owners.** A store handle belongs to one tenant; nothing of another tenant is ever read or written.
 - **Copies.** What is read shares nothing with what was appended.
 - **Leases.** A write that is given a lease happens only while that lease is held (`LeaseLostError`);
@@ -131,7 +131,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to run on a conversation, until it expires.
+    """The right to run on a conversation, until it is released, or expires and somebody takes it.
 
     Args:
         session_id: The conversation.
@@ -227,7 +227,7 @@ class Store(ABC):
         """Start a new conversation from the history of another, without copying it.
 
         From then on the two are independent: whatever is done to one, deleting included, the other
-        stays what it is.
+        stays what it is. The new one has neither usage nor metadata.
 
         Args:
             session_id: The conversation to start from.
@@ -243,6 +243,9 @@ class Store(ABC):
     @abstractmethod
     async def rename(self, session_id: str, new_session_id: str) -> None:
         """Give a conversation another session id; history, revision and times stay.
+
+        A lease that has run out ends, so that its holder cannot write under the old name any more.
+        Renaming to the same name does nothing.
 
         Raises:
             UnknownConversationError: There is no such conversation.
@@ -266,7 +269,7 @@ class Store(ABC):
         The old text is gone from the file when this returns (in SQLite: overwritten in the database
         and its journal). Forks made earlier keep what they had; redact them too if need be. The
         function runs in the store's thread, once per entry; when it raises, nothing is changed. A
-        changed message keeps its id.
+        changed message keeps its id. Its own exception is raised as it is.
 
         Returns:
             How many entries were changed or removed; the revision rises if any was.

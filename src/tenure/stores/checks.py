@@ -14,8 +14,16 @@ from tenure.errors import (
     LeaseLostError,
     UnknownConversationError,
 )
-from tenure.messages import AssistantMessage, Json, Message, Usage
-from tenure.stores.base import Lease
+from tenure.messages import (
+    AssistantMessage,
+    Json,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from tenure.stores.base import Lease, OnConflict
 
 
 def checked_session_id(session_id: str) -> str:
@@ -93,6 +101,56 @@ def checked_after(after: int, last_seq: int) -> int:
             f"after={after!r} is not in this history, whose entries go from 1 to {last_seq}."
         )
     return after
+
+
+def checked_count(count: int | None, what: str) -> int | None:
+    """Return how many of something a caller wants; None is all.
+
+    Raises:
+        InvalidValueError: It is negative.
+    """
+    if count is not None and count < 0:
+        raise InvalidValueError(f"{what}={count!r} must not be negative; leave it out for all.")
+    return count
+
+
+def checked_lease(lease: Lease | None, session_id: str) -> Lease | None:
+    """Return the lease that a write is given, if it is one of this conversation.
+
+    Raises:
+        InvalidValueError: It is another conversation's.
+    """
+    if lease is not None and lease.session_id != session_id:
+        raise InvalidValueError(
+            f"The lease is for conversation {lease.session_id!r}, and this write is to {session_id!r}."
+        )
+    return lease
+
+
+def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
+    """Return what to do about a conflict.
+
+    Raises:
+        InvalidValueError: It is none of what there is.
+    """
+    if on_conflict not in ("raise", "rebase", "fork"):
+        raise InvalidValueError(f"on_conflict={on_conflict!r} must be 'raise', 'rebase' or 'fork'.")
+    return on_conflict
+
+
+def checked_redacted(message: object) -> Message | None:
+    """Return what a redaction returned.
+
+    Raises:
+        InvalidValueError: It is no message.
+    """
+    kinds = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+    if message is None or isinstance(message, kinds):
+        return message
+    raise InvalidValueError(
+        f"The redaction returned an object of type {type(message).__name__}; return a message, or "
+        "None to remove it."
+    )
 
 
 def conflict(session_id: str, *, expected_revision: int, revision: int) -> ConflictError:

@@ -33,9 +33,12 @@ from tenure.stores.base import (
 from tenure.stores.checks import (
     busy,
     checked_after,
+    checked_count,
+    checked_lease,
     checked_message_ids,
     checked_metadata,
     checked_name,
+    checked_on_conflict,
     checked_session_id,
     conflict,
     existing,
@@ -81,8 +84,9 @@ class InMemoryStore(Store):
         on_conflict: OnConflict = "raise",
         lease: Lease | None = None,
     ) -> Appended:
+        checked_on_conflict(on_conflict)
         new = self._rows(session_id, messages, run_id=run_id, is_failed=is_failed)
-        with self._locked(lease):
+        with self._locked(checked_lease(lease, session_id)):
             log = self._found(session_id)
             rows = log.branches[log.branch].rows if log is not None else []
             if not unknown_to(rows, new):
@@ -115,7 +119,7 @@ class InMemoryStore(Store):
         lease: Lease | None = None,
     ) -> Appended:
         new = self._rows(session_id, messages, run_id=run_id)
-        with self._locked(lease):
+        with self._locked(checked_lease(lease, session_id)):
             log = self._known(session_id)
             if expected_revision not in (None, log.revision):
                 raise conflict(
@@ -153,6 +157,7 @@ class InMemoryStore(Store):
             turn = self._shelf.turns.get((self.tenant, session_id))
             if turn is not None and self._is_held(turn):
                 raise busy(session_id)
+            self._shelf.turns.pop((self.tenant, session_id), None)
             del self._shelf.logs[self.tenant, session_id]
             self._shelf.logs[self.tenant, new_session_id] = log
 
@@ -177,6 +182,7 @@ class InMemoryStore(Store):
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+        checked_count(last, "last")
         entries = await self.entries(session_id)
         if last is not None:
             entries = entries[max(0, len(entries) - last) :]
@@ -190,6 +196,7 @@ class InMemoryStore(Store):
         limit: int | None = None,
         branch: int | None = None,
     ) -> list[Entry]:
+        checked_count(limit, "limit")
         with self._locked():
             log = self._found(session_id)
             number = branch if branch is not None or log is None else log.branch
@@ -214,6 +221,7 @@ class InMemoryStore(Store):
     async def conversations(
         self, *, limit: int | None = None, after: Conversation | None = None
     ) -> list[Conversation]:
+        checked_count(limit, "limit")
         with self._locked():
             found = [
                 described(session_id, log)
@@ -236,7 +244,7 @@ class InMemoryStore(Store):
         lease: Lease | None = None,
     ) -> int:
         new = self._rows(session_id, messages, run_id=run_id)
-        with self._locked(lease):
+        with self._locked(checked_lease(lease, session_id)):
             log = self._found(session_id) or self._create(session_id, [], 0)
             number = log.run_branch(run_id)
             if number is None:
@@ -266,7 +274,7 @@ class InMemoryStore(Store):
         is_failed: bool = False,
         lease: Lease | None = None,
     ) -> Appended:
-        with self._locked(lease):
+        with self._locked(checked_lease(lease, session_id)):
             log = self._found(session_id)
             number = log.run_branch(run_id) if log is not None else None
             if log is None or number is None:

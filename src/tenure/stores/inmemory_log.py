@@ -11,6 +11,7 @@ from datetime import datetime
 from tenure.codec import from_json, to_json
 from tenure.messages import Usage
 from tenure.stores.base import Appended, Conversation, Entry, Redaction
+from tenure.stores.checks import checked_redacted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def add_rows(rows: list[LogRow], new: Iterable[LogRow], last_seq: int) -> list[L
 def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     """Return a row as a redaction leaves it: itself, changed, or None."""
     message = from_json(row.body)
-    kept = redaction(message)
+    kept = checked_redacted(redaction(message))
     if kept is None:
         return None
     body = to_json(replace(kept, id=message.id))

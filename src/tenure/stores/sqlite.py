@@ -33,9 +33,12 @@ from tenure.stores.base import (
     Store,
 )
 from tenure.stores.checks import (
+    checked_count,
+    checked_lease,
     checked_message_ids,
     checked_metadata,
     checked_name,
+    checked_on_conflict,
     checked_session_id,
 )
 from tenure.stores.sqlite_engine import Engine, finished
@@ -88,8 +91,8 @@ class SQLiteStore(Store):
             run_id=_run_id(run_id),
             is_failed=is_failed,
             expected_revision=expected_revision,
-            on_conflict=on_conflict,
-            lease=lease,
+            on_conflict=checked_on_conflict(on_conflict),
+            lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
 
@@ -110,7 +113,7 @@ class SQLiteStore(Store):
             after=after,
             run_id=_run_id(run_id),
             expected_revision=expected_revision,
-            lease=lease,
+            lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
 
@@ -142,6 +145,7 @@ class SQLiteStore(Store):
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+        checked_count(last, "last")
         return await self._read(history.read, checked_session_id(session_id), last=last)
 
     async def entries(
@@ -153,6 +157,7 @@ class SQLiteStore(Store):
         branch: int | None = None,
     ) -> list[Entry]:
         name = checked_session_id(session_id)
+        checked_count(limit, "limit")
         return await self._read(history.entries, name, after=after, limit=limit, branch=branch)
 
     async def branches(self, session_id: str) -> list[Branch]:
@@ -164,6 +169,7 @@ class SQLiteStore(Store):
     async def conversations(
         self, *, limit: int | None = None, after: Conversation | None = None
     ) -> list[Conversation]:
+        checked_count(limit, "limit")
         return await self._read(history.conversations, limit=limit, after=after)
 
     # --- run branches ---
@@ -181,7 +187,7 @@ class SQLiteStore(Store):
             checked_session_id(session_id),
             checked_name(run_id, "run id"),
             _packed(messages),
-            lease=lease,
+            lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
 
@@ -203,7 +209,7 @@ class SQLiteStore(Store):
             checked_session_id(session_id),
             checked_name(run_id, "run id"),
             is_failed=is_failed,
-            lease=lease,
+            lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
 

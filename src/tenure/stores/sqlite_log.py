@@ -12,7 +12,14 @@ from dataclasses import replace
 from tenure.clock import Clock
 from tenure.messages import Usage
 from tenure.stores.base import Appended, Lease, OnConflict, Redaction
-from tenure.stores.checks import busy, checked_after, conflict, existing, reply_usage
+from tenure.stores.checks import (
+    busy,
+    checked_after,
+    checked_redacted,
+    conflict,
+    existing,
+    reply_usage,
+)
 from tenure.stores.sqlite_history import (
     FAILED,
     MESSAGE,
@@ -118,6 +125,8 @@ def rename(rows: Rows, session_id: str, new_session_id: str, *, clock: Clock) ->
         raise existing(new_session_id)
     if is_leased(rows, session_id, clock):
         raise busy(session_id)
+    rows.run("delete_lease", {"session_id": session_id})
+    rows.run("delete_tickets", {"session_id": session_id})
     rows.run("rename_conversation", {"session_id": session_id, "new_session_id": new_session_id})
 
 
@@ -138,7 +147,7 @@ def redact(rows: Rows, session_id: str, redaction: Redaction, *, clock: Clock) -
     for row in rows.all("list_entries", own):
         place = {**own, "branch": row["branch"], "seq": row["seq"]}
         message = unpack(rows, row["body"])
-        kept = redaction(message)
+        kept = checked_redacted(redaction(message))
         if kept is message:
             continue
         packed = pack(replace(kept, id=message.id)) if kept is not None else None

@@ -201,17 +201,28 @@ class RedactConformance(StoreSuite):
 
     async def test_a_cancelled_redaction_is_done_or_not(self, store: Store) -> None:
         """After a cancelled redaction the next read tells whether it was done, for good (C59)."""
-        for n in range(10):
+        began = threading.Event()
+
+        def redaction(_: Message) -> Message | None:
+            began.set()
+            time.sleep(0.02)
+            return None
+
+        for n in range(6):
             await store.append("s", said(f"secret {n}"))
             before = await history(store, "s")
-            task = asyncio.create_task(store.redact("s", lambda _: None))
-            await asyncio.sleep(0 if n % 2 else 0.0005)
+            began.clear()
+            task = asyncio.create_task(store.redact("s", redaction))
+            if n % 2:  # while the function runs; else before it does
+                await asyncio.to_thread(began.wait, 10)
+            else:
+                await asyncio.sleep(0)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             found = await history(store, "s")
             assert found in ([], before)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
             assert await history(store, "s") == found
 
 

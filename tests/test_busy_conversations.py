@@ -10,13 +10,15 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenure import (
     Agent,
+    Appended,
     ChatMemory,
     ConversationBusyError,
     HistoryNotStoredError,
@@ -27,10 +29,12 @@ from tenure import (
     ModelRequest,
     ModelRequestError,
     Store,
+    StoreError,
     ToolCall,
     UsageError,
     assistant,
     tool,
+    user,
 )
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock, ScriptedModel
@@ -432,6 +436,19 @@ async def test_what_a_window_hides_can_be_deleted(store: Store) -> None:
     assert await texts(store, "t") == ["stays", "x", "new"]
 
 
+async def test_deleting_what_is_hidden_spares_what_others_append(store: Store) -> None:
+    """What somebody else appends while a run goes on is not deleted with what the window hides."""
+    await store.append("s", [user(f"old {n}") for n in range(5)])
+
+    async def meanwhile(_: ModelRequest) -> str:
+        await store.append("s", [user("from outside")])
+        return "answer"
+
+    memory = ChatMemory(store, retention="delete").window_size(3)
+    await Agent(model=ScriptedModel([meanwhile]), features=[memory]).run("question", "s")
+    assert await texts(store) == ["old 4", "from outside", "question", "answer"]
+
+
 @pytest.mark.parametrize("option", [{"on_failure": "ask"}, {"retention": "forever"}])
 def test_unknown_options_are_refused(option: dict[str, str]) -> None:
     """A wrong value is refused with the right ones."""
@@ -445,8 +462,6 @@ async def test_a_long_history_without_a_window_is_warned_of_once(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beyond 1,000 messages a memory without a window warns once; with one, never."""
-    from tenure import user
-
     await store.append("s", [user(str(n)) for n in range(1_001)])
     agent = Agent(model=ScriptedModel(["a", "b"]), features=[ChatMemory(store)])
     await agent.run("x", "s")
@@ -457,3 +472,51 @@ async def test_a_long_history_without_a_window_is_warned_of_once(
     windowed = ChatMemory(store).filter_messages(lambda m: True).window_size(5)
     await Agent(model=ScriptedModel(["c"]), features=[windowed]).run("z", "s")
     assert caplog.records == []
+
+
+class Failing(InMemoryStore):
+    """A store whose writes fail from some moment on."""
+
+    is_broken = False
+
+    async def append(self, session_id: str, messages: Sequence[Message], **rest: Any) -> Appended:
+        if self.is_broken:
+            raise StoreError("the disk is gone")
+        return await super().append(session_id, messages, **rest)
+
+    async def release_lease(self, session_id: str, *, holder: str) -> None:
+        if self.is_broken:
+            raise StoreError("the disk is gone")
+        await super().release_lease(session_id, holder=holder)
+
+
+async def test_the_first_error_is_the_one_that_is_raised() -> None:
+    """When the model fails and then the store, too, the caller hears of the model, and of both in
+    the notes.
+    """
+    store = Failing()
+
+    def fails(_: ModelRequest) -> ModelRequestError:
+        store.is_broken = True
+        return ModelRequestError("the model is down")
+
+    memory = ChatMemory(store, on_failure="keep")
+    with pytest.raises(ModelRequestError, match="the model is down") as info:
+        await Agent(model=ScriptedModel([fails]), features=[memory]).run("q", "s")
+    assert info.value.__notes__ == ["ChatMemory failed, too: the disk is gone"]
+
+
+async def test_a_lease_that_cannot_be_given_back_does_not_fail_a_stored_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """When only the release of the lease fails, the run has succeeded; a warning says so."""
+
+    class NoRelease(InMemoryStore):
+        async def release_lease(self, session_id: str, *, holder: str) -> None:
+            raise StoreError("the disk is gone")
+
+    store = NoRelease()
+    agent = Agent(model=ScriptedModel(["fine"]), features=[ChatMemory(store)])
+    assert str(await agent.run("q", "s")) == "fine"
+    assert await texts(store) == ["q", "fine"]
+    assert "has to run out: the disk is gone" in caplog.text

@@ -206,10 +206,16 @@ class AgentBase:
                 await feature.on_run_end(ctx, result)
         except BaseException as exc:
             for feature in features:
-                await feature.on_run_error(ctx, exc)
+                try:
+                    await feature.on_run_error(ctx, exc)
+                except Exception as failure:  # what failed first is what the caller must hear
+                    exc.add_note(f"{type(feature).__name__} failed, too: {failure}")
             if isinstance(exc, Exception):
                 failed = RunFailed(run_id=ctx.run_id, session_id=session_id, error=exc)
-                await ctx.send(failed)
+                try:
+                    await ctx.send(failed)
+                except Exception as failure:
+                    exc.add_note(f"A handler of events failed, too: {failure}")
             raise
         await ctx.send(RunCompleted(result=result))
         return result

@@ -73,6 +73,7 @@ class _Sitting:
     is_first: bool = True
     loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
     shown: list[str] = field(default_factory=list[str])  # ids of what the run began with
+    last_seq: int = 0  # where the history ended before it was loaded
 
 
 class ChatMemory(Feature):
@@ -177,6 +178,9 @@ class ChatMemory(Feature):
         held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
         sitting = _Sitting(held=held)
         ctx.storage[self] = sitting
+        if self._retention == "delete" and isinstance(self.provider, Store):
+            found = await self.provider.conversation(ctx.session_id)
+            sitting.last_seq = found.last_seq if found is not None else 0
         loaded = await self._loaded(ctx.session_id)
         if loaded is None:
             return
@@ -264,10 +268,20 @@ class ChatMemory(Feature):
         lease = sitting.held.lease
         await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
         if self._retention == "delete":
-            seen = {message.id for message in (*sitting.loaded, *new)}
-            kept = seen - written.hidden
-            if written.hidden or not sitting.is_first:
-                await self.provider.redact(session_id, lambda m: m if m.id in kept else None)
+            await self._delete_hidden(session_id, sitting, written.hidden)
+
+    async def _delete_hidden(
+        self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
+    ) -> None:
+        """Remove what windows hid in this run: when storing, and what was not even loaded."""
+        assert isinstance(self.provider, Store)
+        loaded = {message.id for message in sitting.loaded}
+        # Only what was there when the run began: others may have appended meanwhile.
+        entries = await self.provider.entries(session_id)
+        older = {e.message.id for e in entries if e.seq <= sitting.last_seq}
+        doomed = (older - loaded) | hidden
+        if doomed:
+            await self.provider.redact(session_id, lambda m: None if m.id in doomed else m)
 
     async def _keep_failed(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
         if not isinstance(self.provider, Store):

@@ -61,10 +61,13 @@ class Held:
         return self.is_active and self._store is store and self.lease.session_id == session_id
 
     async def release(self) -> None:
-        """Let the next one in."""
+        """Let the next one in. When the database fails, it waits until the lease has run out."""
         self.is_active = False
         _heartbeat.discard(self)
-        await self._store.release_lease(self.lease.session_id, holder=self.lease.holder)
+        try:
+            await self._store.release_lease(self.lease.session_id, holder=self.lease.holder)
+        except StoreError as exc:
+            _log.warning("a lease was not given back and has to run out: %s", exc)
 
 
 async def hold(store: Store, session_id: str, *, holder: str, on_busy: OnBusy) -> Held:

@@ -558,3 +558,53 @@ async def test_media_go_with_their_last_use(tmp_path: Path) -> None:
     assert await store.discard_run("s", "run")
     assert rows(store.path, count) == [(0, 0)]
     await store.close()
+
+
+async def test_a_cancelled_write_in_a_failing_batch_does_not_end_the_writer(tmp_path: Path) -> None:
+    """A batch that holds a cancelled operation and fails as a whole is answered, and the next works."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    await store.append("s", [user("before")])
+    engine = store._engine
+    gate = threading.Event()
+    engine.write(lambda _: gate.wait())  # what comes now is one batch
+    cancelled = asyncio.create_task(store.append("s", [user("cancelled")]))
+
+    def ends_it_for_all(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")  # what SQLite does by itself when a disk is full
+        raise sqlite3.OperationalError("disk full")
+
+    await asyncio.sleep(0)
+    failing = asyncio.wrap_future(engine.write(ends_it_for_all))
+    beside = asyncio.create_task(store.append("s", [user("beside")]))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    gate.set()
+    results = await asyncio.wait_for(
+        asyncio.gather(cancelled, failing, beside, return_exceptions=True), 10
+    )
+    assert [type(r) for r in results] == [asyncio.CancelledError, StoreError, StoreError]
+    await store.append("s", [user("after")])
+    assert [m.text for m in await store.read("s")] == ["before", "after"]
+    await store.close()
+
+
+async def test_a_read_sees_one_state(tmp_path: Path) -> None:
+    """A read of several queries sees a fork before or after its parent's deletion, never between."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    lengths: set[int] = set()
+    is_over = False
+
+    async def read() -> None:
+        while not is_over:
+            lengths.add(len(await store.read("fork")))
+
+    readers = [asyncio.create_task(read()) for _ in range(2)]
+    for _ in range(150):
+        await store.append("parent", [user(str(n)) for n in range(5)])
+        await store.delete("fork")
+        await store.fork("parent", "fork")
+        await store.delete("parent")
+    is_over = True
+    await asyncio.gather(*readers)
+    assert lengths <= {0, 5}
+    await store.close()

@@ -34,7 +34,7 @@ from tenure.stores.sqlite_file import (
 T = TypeVar("T")
 _Operation: TypeAlias = Callable[[sqlite3.Connection], object]
 _Item: TypeAlias = tuple[_Operation, "Future[object]"]
-_Answer: TypeAlias = tuple["Future[object]", object, BaseException | None]
+_Answers: TypeAlias = dict["Future[object]", tuple[object, BaseException | None]]
 
 _BATCH_SIZE = (
     256  # operations in one transaction; guess: bounds how long one COMMIT keeps others waiting
@@ -212,17 +212,18 @@ class _Writer(threading.Thread):
 
     def _write(self, batch: list[_Item]) -> None:
         """Do a batch of operations in one transaction."""
-        answers: list[_Answer] = []
+        answers: _Answers = {}
+        failure: BaseException | None = None
         try:
             _commit(self._opened(), batch, answers)
-        except (
-            BaseException
-        ) as exc:  # whatever it is, the thread goes on and the callers hear of it
-            answered = {future for future, _, _ in answers}
-            late = [f for _, f in batch if f not in answered and f.set_running_or_notify_cancel()]
-            answers = [(future, None, exc) for future in (*answered, *late)]
-        for future, result, error in answers:
-            if error is not None:
+        # Whatever it is, the thread goes on and the callers hear of it.
+        except BaseException as exc:
+            failure = exc
+            # One that was cancelled, before or in the batch, is nobody's to answer.
+            left = [f for _, f in batch if f not in answers and not f.cancelled()]
+            answers |= {f: (None, None) for f in left if f.set_running_or_notify_cancel()}
+        for future, (result, error) in answers.items():
+            if (error := failure or error) is not None:
                 future.set_exception(translated(error, self._path))
             else:
                 future.set_result(result)
@@ -254,14 +255,19 @@ class _Reader(threading.Thread):
         try:
             if self._connection is None:
                 self._connection = open_for_reading(self._path)
-            future.set_result(operation(self._connection))
-        except (
-            BaseException
-        ) as exc:  # whatever it is, the thread goes on and the caller hears of it
+            # One transaction, so that an operation of several queries sees one state.
+            self._connection.execute("BEGIN")
+            try:
+                result = operation(self._connection)
+            finally:
+                self._connection.execute("COMMIT")
+            future.set_result(result)
+        # Whatever it is, the thread goes on and the caller hears of it.
+        except BaseException as exc:
             future.set_exception(translated(exc, self._path))
 
 
-def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: list[_Answer]) -> None:
+def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: _Answers) -> None:
     """Run a batch in one transaction, adding each operation's result or error to `answers`.
 
     An operation can be cancelled until the file's lock is there.
@@ -271,13 +277,14 @@ def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: list[_A
         for operation, future in batch:
             if not future.set_running_or_notify_cancel():
                 continue
+            answers[future] = (None, None)
             is_alone = len(batch) == 1  # then the transaction itself is all the protection it needs
             if not is_alone:
                 connection.execute("SAVEPOINT operation")
             try:
-                answers.append((future, operation(connection), None))
+                answers[future] = (operation(connection), None)
             except BaseException as exc:
-                answers.append((future, None, exc))
+                answers[future] = (None, exc)
                 if is_alone or not connection.in_transaction:  # a full disk ends it for all
                     raise
                 connection.execute("ROLLBACK TO operation")

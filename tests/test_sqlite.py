@@ -565,24 +565,26 @@ async def test_a_cancelled_write_in_a_failing_batch_does_not_end_the_writer(tmp_
     store = SQLiteStore(tmp_path / "chat.db")
     await store.append("s", [user("before")])
     engine = store._engine
-    gate = threading.Event()
-    engine.write(lambda _: gate.wait())  # what comes now is one batch
-    cancelled = asyncio.create_task(store.append("s", [user("cancelled")]))
+    is_held, gate = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        is_held.set()
+        gate.wait()
 
     def ends_it_for_all(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")  # what SQLite does by itself when a disk is full
         raise sqlite3.OperationalError("disk full")
 
-    await asyncio.sleep(0)
-    failing = asyncio.wrap_future(engine.write(ends_it_for_all))
-    beside = asyncio.create_task(store.append("s", [user("beside")]))
-    await asyncio.sleep(0)
-    cancelled.cancel()
+    engine.write(hold)
+    await asyncio.to_thread(is_held.wait)
+    # What comes now, while the writer is held, is one batch.
+    cancelled = engine.write(lambda _: None)
+    assert cancelled.cancel()
+    failing, beside = engine.write(ends_it_for_all), engine.write(lambda _: None)
     gate.set()
-    results = await asyncio.wait_for(
-        asyncio.gather(cancelled, failing, beside, return_exceptions=True), 10
-    )
-    assert [type(r) for r in results] == [asyncio.CancelledError, StoreError, StoreError]
+    for future in (failing, beside):
+        with pytest.raises(StoreError, match="disk full"):
+            await asyncio.wait_for(asyncio.wrap_future(future), 10)
     await store.append("s", [user("after")])
     assert [m.text for m in await store.read("s")] == ["before", "after"]
     await store.close()

@@ -5,6 +5,8 @@
     │   ├── InvalidValueError          an argument of the wrong value; a ValueError too
     │   ├── PromptError                messages that do not fit together
     │   ├── SessionClosedError         an LLM session used after its block; a RuntimeError too
+    │   ├── NestedSessionError         an LLM session opened inside another; a RuntimeError too
+    │   ├── UnknownToolError           a tool that the agent was not given; a LookupError too
     │   ├── PreprocessorError          a pre-processor that returned something else than messages
     │   ├── UnknownModelError          a model name that nothing answers to
     │   ├── MissingExtraError          an optional package is not installed; an ImportError too
@@ -21,7 +23,8 @@
     │   └── HistoryNotStoredError      the answer exists, storing it failed; `.result` has the answer
     └── ModelError                     a model
         ├── ModelRequestError          the request failed; `.status_code` for HTTP answers
-        └── EmptyReplyError            the model answered with nothing
+        ├── EmptyReplyError            the model answered with nothing
+        └── StructuredOutputError      the answer is not of the type asked for; `.raw` has its text
 
 A message says what happened, with which value, and what to do next. The docstring of a leaf is its
 default message. Message bodies and secrets never appear in an error.
@@ -56,6 +59,14 @@ class PromptError(UsageError):
 
 class SessionClosedError(UsageError, RuntimeError):
     """Cannot use session after it was closed"""
+
+
+class NestedSessionError(UsageError, RuntimeError):
+    """An LLM session cannot be opened inside another one of the same context."""
+
+
+class UnknownToolError(UsageError, LookupError):
+    """The agent has no such tool."""
 
 
 class PreprocessorError(UsageError):
@@ -150,3 +161,15 @@ class ModelRequestError(ModelError):
 
 class EmptyReplyError(ModelError):
     """The model's reply has no text, no tool call and nothing else in it."""
+
+
+class StructuredOutputError(ModelError):
+    """The model's answer is not of the type that was asked for.
+
+    Attributes:
+        raw: The text of the answer.
+    """
+
+    def __init__(self, message: str | None = None, *, raw: str = "") -> None:
+        super().__init__(message)
+        self.raw = raw

@@ -9,23 +9,19 @@ an unknown name and an exception become a `ToolOutcome` whose text the model rea
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_type_hints, overload
+from typing import Literal, TypeAlias, cast, overload
 
-from tenure.errors import InvalidValueError
+from tenure.errors import InvalidValueError, UnknownToolError
 from tenure.messages import Json, Media, ResultPart, Text, ToolCall, ToolResult
+from tenure.signatures import arguments_adapter, docstring_of, explained, schema_of
 from tenure.values import to_tagged_json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider accepts as a tool's name
@@ -107,12 +103,12 @@ class Tool:
                 f"{chosen!r} cannot name a tool: use 1 to 64 letters, digits, '_' or '-', "
                 "for instance with @tool(name=...)."
             )
-        summary, parameters = _docstring_of(function)
-        self._adapter = _arguments_adapter(function, chosen)
+        summary, parameters = docstring_of(function)
+        self._adapter = arguments_adapter(function, chosen)
         self.spec = ToolSpec(
             name=chosen,
             description=description if description is not None else summary,
-            parameters=_schema_of(self._adapter, chosen, parameters),
+            parameters=schema_of(self._adapter, chosen, parameters),
         )
         self.__doc__ = function.__doc__
 
@@ -138,7 +134,7 @@ class Tool:
         try:
             positional, named = self._adapter.validate_python(dict(args))
         except ValidationError as exc:
-            return _refused(f"Invalid arguments for tool {self.name!r}: {_explained(exc)}", exc)
+            return _refused(f"Invalid arguments for tool {self.name!r}: {explained(exc)}", exc)
         try:
             if inspect.iscoroutinefunction(self.function):
                 value = await self.function(*positional, **named)
@@ -224,6 +220,32 @@ class ToolRegistry(Mapping[str, Tool]):
         """What a model is told of the tools, in order."""
         return tuple(tool.spec for tool in self._tools.values())
 
+    def find(self, tool: str | type | Tool | ToolFunction) -> Tool:
+        """Return a registered tool.
+
+        Args:
+            tool: Its name, the tool or the function itself, or the class of which it is an object.
+
+        Raises:
+            UnknownToolError: There is no such tool, or there are several of that class.
+        """
+        if isinstance(tool, str):
+            found = [self._tools[tool]] if tool in self._tools else []
+        elif isinstance(tool, type):
+            found = [t for t in self._tools.values() if isinstance(t, tool) or _is_of(t, tool)]
+        else:
+            found = [t for t in self._tools.values() if tool in (t, t.function)]
+        if len(found) == 1:
+            return found[0]
+        name = tool if isinstance(tool, str) else getattr(tool, "__name__", repr(tool))
+        names = ", ".join(t.name for t in found) if found else ", ".join(self._tools) or "none"
+        if found:
+            raise UnknownToolError(f"Several tools are of the class {name}: {names}; give a name.")
+        raise UnknownToolError(
+            f'Tool "{name}" is not defined in the tool registry; the agent has: {names}. Give it to '
+            "the agent with tools=[...], or use one of these."
+        )
+
     async def execute(self, call: ToolCall) -> ToolOutcome:
         """Run what a model called. Whatever is wrong with the call is in the outcome, not raised."""
         found = self._tools.get(call.name)
@@ -241,6 +263,13 @@ class ToolRegistry(Mapping[str, Tool]):
                 f"Failed to parse tool arguments: expected a JSON object, got {type(args).__name__}."
             )
         return await found.execute(cast("dict[str, Json]", args))
+
+
+def _is_of(tool: Tool, cls: type) -> bool:
+    """Whether a tool is an object of a class with `__call__`, or a method of an object of it."""
+    return isinstance(tool.function, cls) or isinstance(
+        getattr(tool.function, "__self__", None), cls
+    )
 
 
 def output_parts(value: object) -> tuple[ResultPart, ...]:
@@ -263,136 +292,6 @@ def output_parts(value: object) -> tuple[ResultPart, ...]:
     if isinstance(value, str) and not isinstance(value, Enum):
         return (Text(text=str.__str__(value)),)  # of a subclass, the characters alone
     return (Text(text=to_tagged_json(cast("object", value))),)
-
-
-def _as_written(function: ToolFunction) -> ToolFunction:
-    """The function with the annotations and the docstring, inside a partial or a callable object."""
-    while isinstance(function, functools.partial):
-        function = cast("ToolFunction", function.func)
-    return function if inspect.isroutine(function) else type(function).__call__
-
-
-def _docstring_of(function: ToolFunction) -> tuple[str, dict[str, str]]:
-    """The docstring's text before its sections, and what it says of each parameter."""
-    import griffe
-
-    docstring = inspect.getdoc(_as_written(function))
-    if not docstring:
-        return "", {}
-    # Without the options griffe logs whatever it finds untidy, each time a tool is made.
-    sections = griffe.parse_auto(
-        griffe.Docstring(docstring),
-        default="google",
-        per_style_options={
-            "google": {"warnings": False},
-            "numpy": {"warnings": False},
-            "sphinx": {"warnings": False},
-        },
-    )
-    texts: list[str] = []
-    parameters: dict[str, str] = {}
-    for section in sections:
-        if isinstance(section, griffe.DocstringSectionText) and not parameters:
-            texts.append(section.value)
-        elif isinstance(section, griffe.DocstringSectionParameters):
-            parameters |= {item.name: item.description for item in section.value}
-    return "\n\n".join(texts).strip(), parameters
-
-
-def _arguments_adapter(
-    function: ToolFunction, name: str
-) -> TypeAdapter[tuple[tuple[object, ...], dict[str, object]]]:
-    """Validates a mapping of arguments into the positional and named ones of a call."""
-    from pydantic import TypeAdapter
-    from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
-
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as exc:
-        raise InvalidValueError(
-            f"Tool {name!r} has no signature to read; wrap it in a function of your own."
-        ) from exc
-    for position, parameter in enumerate(signature.parameters.values()):
-        if position == 0 and parameter.name in ("self", "cls"):
-            raise InvalidValueError(
-                f"Tool {name!r} is a method without its object; make a tool of the bound method, "
-                "as in tool(thing.method)."
-            )
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise InvalidValueError(
-                f"Tool {name!r} has the positional-only parameter {parameter.name!r}, which a model "
-                "cannot fill; make it an ordinary one."
-            )
-
-    @functools.wraps(function)
-    def captured(*args: object, **kwargs: object) -> tuple[tuple[object, ...], dict[str, object]]:
-        return args, kwargs
-
-    try:
-        captured.__annotations__ = _annotations_of(function)
-        # pydantic takes any callable; its annotation speaks of types only.
-        return TypeAdapter(cast("type[tuple[tuple[object, ...], dict[str, object]]]", captured))
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as exc:
-        raise InvalidValueError(
-            f"Tool {name!r} has a parameter of a type that cannot be validated: {exc}"
-        ) from exc
-
-
-def _annotations_of(function: ToolFunction) -> dict[str, object]:
-    """The types of the parameters, also those of partials, of callable objects and of local types."""
-    function = _as_written(function)
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError:
-        # Under `from __future__ import annotations` a type may be local to whoever makes the tool.
-        frame = inspect.currentframe()
-        while frame is not None:
-            with suppress(NameError):
-                return get_type_hints(function, localns=frame.f_locals, include_extras=True)
-            frame = frame.f_back
-        raise
-
-
-def _schema_of(
-    adapter: TypeAdapter[tuple[tuple[object, ...], dict[str, object]]],
-    name: str,
-    descriptions: Mapping[str, str],
-) -> dict[str, Json]:
-    from pydantic.errors import PydanticInvalidForJsonSchema
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class WithoutTitles(GenerateJsonSchema):
-        """Titles repeat the names and cost tokens with every request."""
-
-        def emit_warning(self, kind: object, detail: str) -> None:
-            """Say nothing: a default that JSON has not is left out, and nobody can help it."""
-
-        def field_title_should_be_set(self, schema: object) -> bool:
-            return False
-
-        def get_title_from_name(self, name: str) -> str:
-            return ""
-
-    try:
-        schema = adapter.json_schema(schema_generator=WithoutTitles)
-    except PydanticInvalidForJsonSchema as exc:
-        raise InvalidValueError(
-            f"Tool {name!r} has a parameter of a type that JSON schema cannot describe: {exc}"
-        ) from exc
-    for parameter, details in schema.get("properties", {}).items():
-        if not details.get("title", "-"):
-            del details["title"]
-        if parameter in descriptions:
-            details.setdefault("description", descriptions[parameter])
-    return schema
-
-
-def _explained(error: ValidationError) -> str:
-    """What is wrong with each argument, in one line and without its value."""
-    return "; ".join(
-        f"{'.'.join(str(step) for step in item['loc']) or 'arguments'}: {item['msg']}"
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
-    )
 
 
 def _said(error: Exception) -> str:

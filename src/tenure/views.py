@@ -8,8 +8,9 @@
 - a result without its call, or a second result of one call, is left out;
 - the agent's own system prompt is there exactly once, and first; other system messages stay in place.
 
-It never edits what is stored, and applying it twice is applying it once. `window` is the other cut that
-may be made before it: the last n messages, never a result without its call.
+It never edits what is stored, and applying it twice is applying it once. Before it, `window` may cut to the
+last n messages, never a result without its call, and `selection` to any, each turn with its results. After
+it, `with_tools_as_text` puts calls of tools that are not offered into words.
 
 A result belongs to the call of its id, to the latest turn's when several turns use that id; without an
 id, to the oldest unanswered call of its tool that has no id either. Ids and anonymous names are separate
@@ -28,13 +29,17 @@ from typing import TypeAlias
 from tenure.errors import InvalidValueError
 from tenure.messages import (
     AssistantMessage,
+    Media,
     Message,
+    Opaque,
     Part,
+    Reasoning,
     SystemMessage,
     Text,
     ToolCall,
     ToolMessage,
     ToolResult,
+    UserMessage,
 )
 
 Place: TypeAlias = tuple[int, int]
@@ -106,6 +111,67 @@ def window(messages: Sequence[Message], size: int) -> list[Message]:
         if left.parts:
             cut.append(left)
     return cut
+
+
+def selection(messages: Sequence[Message], kept: AbstractSet[int]) -> list[Message]:
+    """Return the messages at the indices `kept`, each turn together with its results or not at all.
+
+    When a turn or a message with a result of it is not kept, the turn goes and so do all its results.
+    A result without its call goes too; what else a tool message holds stays.
+    """
+    pairs = paired_results(messages)
+    torn = {turn for (index, _), (turn, _) in pairs.items() if not {index, turn} <= kept}
+    left: list[Message] = []
+    for index, message in enumerate(messages):
+        if index not in kept or index in torn:
+            continue
+        if isinstance(message, ToolMessage) and message.tool_results:
+            whole = {p for (i, p), (turn, _) in pairs.items() if i == index and turn not in torn}
+            message = _with_only(message, whole, words=True)
+            if not message.parts:
+                continue
+        left.append(message)
+    return left
+
+
+def with_tools_as_text(
+    messages: Sequence[Message], *, offered: AbstractSet[str] = frozenset()
+) -> list[Message]:
+    """Return the messages with the calls and results of tools that are not `offered` as plain text.
+
+    Providers refuse calls of tools that a request does not declare. A tool message without any result
+    left becomes the user's. A turn that loses all its calls loses its reasoning and its providers'
+    details with them, because providers refuse those without what they belong to.
+    """
+    return [_as_text(message, offered) for message in messages]
+
+
+def _as_text(message: Message, offered: AbstractSet[str]) -> Message:
+    parts = [*message.parts]
+    for position, part in enumerate(message.parts):
+        if isinstance(part, ToolCall) and part.name not in offered:
+            parts[position] = _described("call", part.name, part.id, part.args)
+        elif isinstance(part, ToolResult) and part.name not in offered:
+            kind = "error" if part.is_error else "result"
+            parts[position] = _described(kind, part.name, part.call_id, part.text)
+            parts.extend(piece for piece in part.parts if isinstance(piece, Media))
+    if parts == [*message.parts]:
+        return message
+    if isinstance(message, AssistantMessage):
+        if not any(isinstance(part, ToolCall) for part in parts):
+            spoken = [p for p in parts if not isinstance(p, Reasoning)]
+            parts = [replace(p, provider={}) if isinstance(p, Text) else p for p in spoken]
+            return replace(message, parts=tuple(parts), provider={})
+    elif not any(isinstance(part, ToolResult) for part in parts):
+        said = tuple(part for part in parts if isinstance(part, Text | Media | Opaque))
+        return UserMessage(parts=said, id=message.id, created_at=message.created_at)
+    return replace(message, parts=tuple(parts))
+
+
+def _described(kind: str, name: str, call_id: str | None, text: str) -> Text:
+    """A call or a result in words: one line that says what it is, and then what it holds."""
+    of = f" (id {call_id})" if call_id else ""
+    return Text(text=f"[tool {kind}: {name}{of}]\n{text}")
 
 
 class Pairing:

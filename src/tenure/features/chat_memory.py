@@ -10,7 +10,8 @@ storing; the agent's own system prompt is never among them. There are two kinds 
 - **A store** (the default): a log that is only appended to. When storing, what the pre-processors do to
   *this run's* messages is written: a changed message is written changed, a dropped one is not written. What
   is stored already stays as it is, and a window hides messages from the model without removing any (unless
-  `retention="delete"`).
+  `retention="delete"`). A run that rewrites its history in an LLM session starts a new branch at the last
+  message that it left alone; the branch with the old history stays, and can be read by its number.
 - **A provider of your own**, with just `load` and `store`: it is given the whole processed list each time,
   and keeps that instead of what it had. There a window does cut. Runs wait for each other within the
   process.
@@ -72,7 +73,7 @@ class _Sitting:
     held: Held
     is_first: bool = True
     loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
-    shown: list[str] = field(default_factory=list[str])  # ids of what the run began with
+    shown: list[Message] = field(default_factory=list[Message])  # what the run began with
     last_seq: int = 0  # where the history ended before it was loaded
 
 
@@ -188,7 +189,7 @@ class ChatMemory(Feature):
         for preprocessor in self._at("load"):
             loaded = await processed(preprocessor, loaded)
         ctx.continue_from(loaded)
-        sitting.shown = [message.id for message in ctx.conversation]
+        sitting.shown = ctx.conversation
 
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """Store the run's messages, and the agent's initial ones with a conversation's first."""
@@ -263,12 +264,33 @@ class ChatMemory(Feature):
                 messages = await processed(preprocessor, messages)
             await awaited(self.provider.store(session_id, messages))
             return
-        new = (*ctx.initial_messages, *ctx.new_messages) if sitting.is_first else ctx.new_messages
+        shared = _shared(ctx.conversation, sitting)
+        new = ctx.conversation[shared:]
         written = await as_written(self._at("store"), ctx.conversation, new=new)
-        lease = sitting.held.lease
-        await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
+        if shared == len(sitting.shown):
+            await self.provider.append(
+                session_id, written.messages, run_id=ctx.run_id, lease=sitting.held.lease
+            )
+        else:
+            await self.provider.start_branch(
+                session_id,
+                written.messages,
+                after=await self._last_kept(session_id, ctx.conversation[:shared]),
+                run_id=ctx.run_id,
+                lease=sitting.held.lease,
+            )
         if self._retention == "delete":
             await self._delete_hidden(session_id, sitting, written.hidden)
+
+    async def _last_kept(self, session_id: str, kept: list[Message]) -> int:
+        """The entry behind which a rewritten history goes on; 0 when nothing of it was kept.
+
+        What windows and filters hid in front of that entry stays in the history with it.
+        """
+        assert isinstance(self.provider, Store)
+        ids = {message.id for message in kept}
+        entries = await self.provider.entries(session_id)
+        return max((e.seq for e in entries if e.message.id in ids), default=0)
 
     async def _delete_hidden(
         self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
@@ -307,12 +329,19 @@ class ChatMemory(Feature):
         return (p for p, moments in self._preprocessors if moment in moments)
 
 
+def _shared(conversation: list[Message], sitting: _Sitting) -> int:
+    """How many messages a conversation still begins with of those that its run began with."""
+    pairs = zip(conversation, sitting.shown, strict=False)
+    changed = (n for n, (now, then) in enumerate(pairs) if now.id != then.id or now != then)
+    return next(changed, min(len(conversation), len(sitting.shown)))
+
+
 def _whole(conversation: list[Message], sitting: _Sitting) -> list[Message]:
     """A conversation with what was only hidden from the run; as the run left it if it rewrote it."""
-    begun = len(sitting.shown)
-    if [message.id for message in conversation[:begun]] != sitting.shown:
+    shown = len(sitting.shown)
+    if _shared(conversation, sitting) < shown:
         return conversation
-    return [*sitting.loaded, *conversation[begun:]]
+    return [*sitting.loaded, *conversation[shown:]]
 
 
 def _has_anonymous_result(message: Message) -> bool:

@@ -102,7 +102,7 @@ async def test_a_tool_that_fails_is_told_to_the_model() -> None:
     )
     result = await Agent(model=model, tools=[add, broken]).run("go")
     assert result.output == "sorry"
-    found = model.requests[1].messages[-1].tool_results
+    found = result.new_messages[2].tool_results
     assert all(r.is_error for r in found)
     assert "KeyError: 'secret drawer'" in found[0].text
     assert found[1].text.startswith(
@@ -112,6 +112,8 @@ async def test_a_tool_that_fails_is_told_to_the_model() -> None:
     assert found[3].text == (
         "Tool with name 'nothing' not found in the tool registry. Use one of the available tools."
     )
+    assert model.requests[1].messages[-1].tool_results == found[:3]  # the fourth is told in words
+    assert found[3].text in model.requests[1].messages[-1].text
 
 
 async def test_text_beside_calls_does_not_end_the_run() -> None:

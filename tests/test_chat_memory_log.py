@@ -99,7 +99,14 @@ async def test_a_limited_read_pairs_results_as_a_whole_one_does() -> None:
         ],
     )
     model = ScriptedModel(["ok"])
-    await Agent(model=model, features=[ChatMemory(store).window_size(3)]).run("next", "s")
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return ""
+
+    memory = ChatMemory(store).window_size(3)
+    await Agent(model=model, tools=[look], features=[memory]).run("next", "s")
     results = [r.text for m in model.requests[0].messages for r in m.tool_results]
     assert results == ["second"]
 

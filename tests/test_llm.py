@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context
+from datetime import UTC, datetime
 
 import pytest
 
 from tenure.errors import (
     EmptyReplyError,
     ModelRequestError,
+    NestedSessionError,
     PromptError,
     SessionClosedError,
-    UsageError,
 )
-from tenure.llm import LLMContext, ReadSession, WriteSession
+from tenure.llm import LLMContext
 from tenure.messages import (
     AssistantMessage,
     Reasoning,
@@ -27,27 +29,47 @@ from tenure.messages import (
     tool_result,
     user,
 )
-from tenure.models import Model, ModelRequest
+from tenure.models import Model, ModelRequest, StreamFrame
 from tenure.prompt import LLMParams, Prompt
+from tenure.sessions import ReadSession, WriteSession
 from tenure.testing import ScriptedModel
 from tenure.testing.scripted import Reply
-from tenure.tools import ToolSpec
+from tenure.tools import Tool, ToolOutcome, ToolRegistry, tool
 from tenure.views import UNANSWERED
 
 pytestmark = pytest.mark.anyio
-TOOLS = (ToolSpec(name="search", description="", parameters={"type": "object"}),)
 
 
-async def ask(model: Model, request: ModelRequest) -> AssistantMessage:
-    return await model.respond(request)
+@tool
+def search(query: str = "") -> str:
+    """Search."""
+    return f"found {query}"
+
+
+TOOLS = (search.spec,)
+
+
+class Outside:
+    """Reaches models and tools with nothing in between."""
+
+    tools = ToolRegistry([search])
+
+    async def ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
+        return await model.respond(request)
+
+    async def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
+        async for frame in model.stream(request):
+            yield frame
+
+    async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
+        return await tool.execute(args)
 
 
 def context(*replies: Reply, system_prompt: SystemMessage | None = None) -> LLMContext:
     return LLMContext(
         prompt=Prompt(id="p", messages=(user("q"),), params=LLMParams(temperature=0.5)),
         model=ScriptedModel(replies),
-        ask=ask,
-        tools=TOOLS,
+        outside=Outside(),
         system_prompt=system_prompt,
     )
 
@@ -231,7 +253,24 @@ async def test_request_sends_a_valid_view() -> None:
 
 # --- closed sessions -----------------------------------------------------------------------------
 
-ARGUMENTS: dict[str, tuple[object, ...]] = {"append_prompt": (user("late"),)}
+ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "append_prompt": (user("late"),),
+    "call_tool": ("search",),
+    "call_tool_raw": ("search",),
+    "change_model": ("local",),
+    "change_params": (LLMParams(),),
+    "drop_last_n_messages": (1,),
+    "leave_last_n_messages": (1,),
+    "leave_messages_from": (datetime.now(UTC),),
+    "parallel_tool_calls": ("search", []),
+    "parallel_tool_calls_raw": ("search", []),
+    "request_llm_force_one_tool": ("search",),
+    "request_llm_multiple_choices": (2,),
+    "request_llm_structured": (int,),
+    "request_llm_structured_one_shot": (int,),
+    "rewrite_prompt": (lambda prompt: prompt,),
+    "set_tool_choice": ("none",),
+}
 MEMBERS = [
     (kind, name)
     for kind in (ReadSession, WriteSession)
@@ -439,7 +478,7 @@ async def test_nested_session_raises_at_once(outer: str, inner: str) -> None:
     """K4: a session inside another of the same task would wait for itself, so it raises."""
     llm = context()
     async with asyncio.timeout(1), getattr(llm, outer)():
-        with pytest.raises(UsageError, match="has an LLM session open already"):
+        with pytest.raises(NestedSessionError, match=r"Cannot open the .* inside the .*"):
             async with getattr(llm, inner)():
                 pass
     await free(llm)
@@ -469,7 +508,8 @@ async def test_readers_see_one_state() -> None:
     """A read session's prompt does not change under it; the next one sees the commit."""
     llm = context()
     async with llm.read_session() as session:
-        writer = asyncio.create_task(_append(llm))
+        # A task that is not of this block: one that inherits it would be refused.
+        writer = asyncio.create_task(_append(llm), context=Context())
         await settle()
         assert [m.text for m in session.prompt.messages] == ["q"]
     await writer

@@ -22,6 +22,7 @@ from tenure.errors import (
     MissingExtraError,
     ModelError,
     ModelRequestError,
+    NestedSessionError,
     PreprocessorError,
     PromptError,
     SchemaVersionError,
@@ -29,9 +30,11 @@ from tenure.errors import (
     StoreClosedError,
     StoreError,
     StoreOpenError,
+    StructuredOutputError,
     TenureError,
     UnknownConversationError,
     UnknownModelError,
+    UnknownToolError,
     UsageError,
 )
 from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
@@ -40,7 +43,7 @@ from tenure.features.preprocessing import (
     Preprocessor,
     WindowSizePreprocessor,
 )
-from tenure.llm import LLMContext, ReadSession, WriteSession
+from tenure.llm import LLMContext
 from tenure.messages import (
     AssistantMessage,
     Media,
@@ -85,9 +88,11 @@ from tenure.run import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
 from tenure.stores.base import Appended, Branch, Entry, Lease
 from tenure.strategy import tool_loop
+from tenure.structured import OutputSchema, StructuredResult
 from tenure.tools import Tool, ToolError, ToolOutcome, ToolRegistry, ToolSpec, tool
 from tenure.values import from_tagged, from_tagged_json, to_tagged, to_tagged_json
 from tenure.views import valid_view, window
@@ -130,7 +135,9 @@ __all__ = [
     "ModelRequest",
     "ModelRequestError",
     "NamedTool",
+    "NestedSessionError",
     "Opaque",
+    "OutputSchema",
     "Part",
     "PartEnd",
     "Preprocessor",
@@ -154,6 +161,8 @@ __all__ = [
     "StoreOpenError",
     "StreamEnd",
     "StreamFrame",
+    "StructuredOutputError",
+    "StructuredResult",
     "SystemClock",
     "SystemMessage",
     "TenureError",
@@ -173,6 +182,7 @@ __all__ = [
     "ToolSpec",
     "UnknownConversationError",
     "UnknownModelError",
+    "UnknownToolError",
     "Usage",
     "UsageError",
     "UserMessage",

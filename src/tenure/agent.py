@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.errors import InvalidValueError
 from tenure.features.chat_memory import ChatMemory
+from tenure.llm import LONG_WRITE_SESSION_S
 from tenure.messages import Message, SystemMessage, Text
 from tenure.models import Model, TextDelta, resolve_model
 from tenure.prompt import LLMParams, Prompt
@@ -36,6 +37,7 @@ from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
 from tenure.stores.leases import OnBusy
 from tenure.strategy import tool_loop
+from tenure.structured import OutputSchema
 from tenure.tools import Tool, ToolFunction, ToolRegistry
 
 if TYPE_CHECKING:
@@ -64,8 +66,10 @@ class AgentBase:
         store: Store | str | None = None,
         memory: bool = False,
         params: LLMParams | None = None,
+        output_type: object = str,
         max_iterations: int = 50,
         on_busy: OnBusy = "queue",
+        long_write_session_s: float | None = LONG_WRITE_SESSION_S,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Put an agent together. Nothing is opened or asked yet.
@@ -84,9 +88,13 @@ class AgentBase:
                 not given, `TENURE_STORE`; with `memory` or `ask`, else the command line's file.
             memory: Whether to install a `ChatMemory` on the store, with a window of 50 messages.
             params: Settings of every request; those of `prompt` win over them.
+            output_type: What the default strategy makes of the last reply: its text, or a value of
+                this type (any that pydantic knows, or a JSON schema).
             max_iterations: The most model calls in one run.
             on_busy: What a run does while another one uses its conversation: wait in line, or raise
                 `ConversationBusyError`.
+            long_write_session_s: After how many seconds an open LLM write session is warned of in
+                the log; None for never.
             clock: Where times and ids come from.
 
         Raises:
@@ -104,6 +112,8 @@ class AgentBase:
         self._system_prompt = _own_system_prompt(system_prompt)
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
         self._strategy = strategy
+        self._output_schema = OutputSchema[object](output_type) if output_type is not str else None
+        self._long_write_session_s = long_write_session_s
         self._max_iterations = max_iterations
         self._on_busy: OnBusy = on_busy
         self._clock = clock
@@ -188,6 +198,8 @@ class AgentBase:
             max_iterations=self._max_iterations,
             is_streaming=streaming_to is not None,
             on_busy=self._on_busy,
+            output_schema=self._output_schema,
+            long_write_session_s=self._long_write_session_s,
             clock=self._clock,
         )
         try:
@@ -237,6 +249,7 @@ class Agent(AgentBase):
         Raises:
             InvalidValueError: The text or the session id is none.
             ModelError: The model could not answer.
+            StructuredOutputError: The answer is not of the agent's `output_type`.
             IterationLimitError: It took more than `max_iterations` model calls.
             ConversationBusyError: Another run uses the conversation, and `on_busy` is `"reject"`.
             HistoryNotStoredError: The answer could not be stored; it is the error's `result`.

@@ -2,217 +2,232 @@
 
 A run has one `LLMContext`: its prompt, the tools that are offered, the model. Code opens a session on it:
 `read_session()` (many at once) or `write_session()` (alone). A write session works on a copy; the context
-takes it over when the block ends normally and stays as it was when it does not. What the model is sent is
-always `views.valid_view` of the prompt.
+takes it over when the block ends normally and stays as it was when it does not. What can be done inside
+is in `sessions.py`.
+
+A session cannot be opened inside another one of the same context: it would wait for itself. That holds
+for whatever runs inside the block, tools and tasks started there included, as long as the block is open.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import TypeAlias, cast
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenure.errors import SessionClosedError, UsageError
-from tenure.messages import AssistantMessage, Message, SystemMessage
-from tenure.models import Model, ModelRequest, checked_reply
+from tenure.clock import SYSTEM_CLOCK, Clock
+from tenure.editing import SessionState
+from tenure.errors import NestedSessionError
+from tenure.messages import SystemMessage
+from tenure.models import Model
 from tenure.prompt import Prompt
+from tenure.sessions import Outside, ReadSession, WriteSession
 from tenure.tools import ToolSpec
-from tenure.views import valid_view, with_call_ids
 
-Ask: TypeAlias = Callable[[Model, ModelRequest], Awaitable[AssistantMessage]]
-"""How a request reaches the model; a run puts its hooks, limits and streaming in here."""
+if TYPE_CHECKING:
+    from types import TracebackType
 
+S = TypeVar("S", bound=ReadSession)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """What a session reads, and what a write session commits."""
+LONG_WRITE_SESSION_S = 60.0
+"""How long a write session may be held before a warning is logged, unless the agent says otherwise."""
 
-    prompt: Prompt
-    tools: tuple[ToolSpec, ...]
-    model: Model
+_log = logging.getLogger(__name__)
 
 
 class LLMContext:
-    """What a run's model is asked: prompt, tools and model, behind one lock."""
+    """What a run's model is asked: prompt, tools and model, behind one lock.
+
+    Belongs to the event loop of its run; for other threads there is `tenure.sync.LLMContext`.
+    """
 
     def __init__(
         self,
         *,
         prompt: Prompt,
         model: Model,
-        ask: Ask,
-        tools: tuple[ToolSpec, ...] = (),
+        outside: Outside,
         system_prompt: SystemMessage | None = None,
+        long_write_session_s: float | None = LONG_WRITE_SESSION_S,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Start from these.
+        """Start from these; the model is offered all tools that can be run.
 
         Args:
             prompt: What the first request sends.
             model: Who is asked.
-            ask: How a request reaches the model.
-            tools: What the model is offered.
+            outside: How requests reach the model, and which tools there are.
             system_prompt: The agent's own; sent first with every request, whatever the prompt holds.
+            long_write_session_s: After how many seconds an open write session is warned of in the
+                log, once; None for never.
+            clock: Where the times and ids of messages come from.
         """
-        self._state = _State(prompt=prompt, tools=tools, model=model)
-        self._system_prompt = system_prompt
-        self._ask = ask
-        self._lock = _ReadWriteLock()
-        self._inside: set[asyncio.Task[object] | None] = set()  # the tasks with an open session
+        self._shared = _Shared(
+            state=SessionState(prompt=prompt, tools=outside.tools.specs, model=model),
+            outside=outside,
+            system_prompt=system_prompt,
+            long_write_session_s=long_write_session_s,
+            clock=clock,
+        )
 
     @property
     def prompt(self) -> Prompt:
         """The prompt as last committed, without waiting for a write session that is under way."""
-        return self._state.prompt
+        return self._shared.state.prompt
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools that the model is offered, as last committed."""
-        return self._state.tools
+        return self._shared.state.tools
 
     @property
     def model(self) -> Model:
         """The model, as last committed."""
-        return self._state.model
+        return self._shared.state.model
 
     def reset(self, prompt: Prompt) -> None:
         """Start from another prompt. Only while no session is open: before a run's strategy starts."""
-        self._state = _State(prompt=prompt, tools=self.tools, model=self.model)
+        self._shared.state = replace(self._shared.state, prompt=prompt)
 
-    @asynccontextmanager
-    async def read_session(self) -> AsyncGenerator[ReadSession]:
-        """Open a session that can look and ask, but change nothing.
+    def read_session(self) -> Block[ReadSession]:
+        """Open a session that can look and ask, but change nothing; with `async with`.
 
         Waits while a write session is open or waiting; other read sessions may be open meanwhile.
 
         Raises:
-            UsageError: This task has a session open already.
+            NestedSessionError: A session of this context is open around this one.
         """
-        async with self._alone(exclusive=False):
-            session = ReadSession(self._state, self._request)
-            try:
-                yield session
-            finally:
-                session._close()  # pyright: ignore[reportPrivateUsage] # is closed here only
+        return Block(self._shared, ReadSession, place=_caller())
 
-    @asynccontextmanager
-    async def write_session(self) -> AsyncGenerator[WriteSession]:
-        """Open a session that may change the prompt.
+    def write_session(self) -> Block[WriteSession]:
+        """Open a session that may change prompt, tools, model and params; with `async with`.
 
         Waits until no other session is open; waiting sessions get in first come, first served. What
-        was changed is committed when the block ends normally; when it raises or is cancelled, the
-        context stays as it was.
+        was changed is committed, all together, when the block ends normally; when it raises or is
+        cancelled, the context stays as it was, and replies that came inside the block are gone.
 
         Raises:
-            UsageError: This task has a session open already.
+            NestedSessionError: A session of this context is open around this one.
         """
-        async with self._alone(exclusive=True):
-            session = WriteSession(self._state, self._request)
-            try:
-                yield session
-                self._state = session._state  # pyright: ignore[reportPrivateUsage] # the commit
-            finally:
-                session._close()  # pyright: ignore[reportPrivateUsage] # is closed here only
-
-    @asynccontextmanager
-    async def _alone(self, *, exclusive: bool) -> AsyncGenerator[None]:
-        """Hold the lock, unless this task does: it would wait for itself for ever."""
-        task = asyncio.current_task()
-        if task in self._inside:
-            raise UsageError(
-                "This task has an LLM session open already and would wait for itself; use that one, "
-                "or let its block end first."
-            )
-        await self._lock.acquire(exclusive=exclusive)
-        self._inside.add(task)
-        try:
-            yield
-        finally:
-            self._inside.discard(task)
-            self._lock.release()
-
-    async def _request(self, state: _State) -> AssistantMessage:
-        view = valid_view(state.prompt.messages, system_prompt=self._system_prompt)
-        request = ModelRequest(messages=tuple(view), tools=state.tools, params=state.prompt.params)
-        reply = checked_reply(await self._ask(state.model, request))
-        return cast("AssistantMessage", with_call_ids([reply])[0])
+        return Block(self._shared, WriteSession, place=_caller())
 
 
-class ReadSession:
-    """Looks at a context and asks its model. Replies are returned, not recorded."""
+@dataclass(slots=True, kw_only=True)
+class _Shared:
+    """What the sessions of one context have in common."""
 
-    def __init__(
-        self, state: _State, request: Callable[[_State], Awaitable[AssistantMessage]]
+    state: SessionState  # as last committed
+    outside: Outside
+    system_prompt: SystemMessage | None
+    long_write_session_s: float | None
+    clock: Clock
+    lock: _ReadWriteLock = field(default_factory=lambda: _ReadWriteLock())
+
+
+class Block(Generic[S]):
+    """One session's block: `async with` it, once. `tenure.sync` takes the same steps from a thread."""
+
+    def __init__(self, shared: _Shared, kind: type[S], *, place: str) -> None:
+        self.shared = shared
+        self.session: S | None = None  # while it is open
+        self._kind = kind
+        self._place = place
+        self._warning: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"the {'write' if self._is_writing else 'read'} session of {self._place}"
+
+    async def __aenter__(self) -> S:
+        self.check()
+        session = await self.open()
+        self.enter()
+        return session
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._current: _State | None = state
-        self._request = request
+        self.leave()
+        await self.close(commit=exc_type is None)
+
+    def check(self) -> None:
+        """Refuse to wait for a session that is open around this one."""
+        for other in _around.get():
+            if other.shared is self.shared and other.session is not None:
+                raise NestedSessionError(
+                    f"Cannot open {self!r} inside {other!r}, which is still open: it would wait for "
+                    "itself for ever. Use the open one, or let its block end first."
+                )
+
+    async def open(self) -> S:
+        """Wait for the lock, and start from the context's present state."""
+        shared = self.shared
+        await shared.lock.acquire(exclusive=self._is_writing)
+        self.session = self._kind(
+            shared.state, shared.outside, system_prompt=shared.system_prompt, clock=shared.clock
+        )
+        if self._is_writing and (seconds := shared.long_write_session_s) is not None:
+            self._warning = asyncio.get_running_loop().call_later(seconds, self._warn, seconds)
+        return self.session
+
+    def enter(self) -> None:
+        """Have what runs from here on, and the tasks that it starts, know of this session."""
+        _around.set((*_around.get(), self))
+
+    def leave(self) -> None:
+        """End what `enter` began."""
+        _around.set(tuple(block for block in _around.get() if block is not self))
+
+    async def close(self, *, commit: bool) -> None:
+        """End the session, hand its state to the context if asked to, and let the next one in."""
+        session, self.session = self.session, None
+        assert session is not None
+        if self._warning is not None:
+            self._warning.cancel()
+        try:
+            state = await session.end()
+            if commit and self._is_writing:
+                self.shared.state = state
+        finally:
+            self.shared.lock.release()
 
     @property
-    def prompt(self) -> Prompt:
-        """The prompt of this session."""
-        return self._state.prompt
+    def _is_writing(self) -> bool:
+        return issubclass(self._kind, WriteSession)
 
-    @property
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that the model is offered."""
-        return self._state.tools
-
-    @property
-    def model(self) -> Model:
-        """The model that is asked."""
-        return self._state.model
-
-    async def request_llm(self) -> AssistantMessage:
-        """Ask the model with the prompt and the tools, and return its whole reply.
-
-        Raises:
-            ModelError: It could not answer, or answered with nothing.
-            SessionClosedError: The block has ended.
-        """
-        return await self._request(self._state)
-
-    @property
-    def _state(self) -> _State:
-        if self._current is None:
-            raise SessionClosedError
-        return self._current
-
-    def _close(self) -> None:
-        self._current = None
+    def _warn(self, seconds: float) -> None:
+        _log.warning(
+            "%r has been open for %g s, and all other sessions of its run wait for it; keep blocks "
+            "short, and do slow work outside of them.",
+            self,
+            seconds,
+        )
 
 
-class WriteSession(ReadSession):
-    """Changes a context and asks its model. Replies are appended to the prompt, whole."""
+_around: ContextVar[tuple[Block[Any], ...]] = ContextVar("_around", default=())
+"""The blocks that the running code is in. A task inherits them, and may outlive them."""
 
-    def append_prompt(self, *messages: Message, strict: bool = True) -> None:
-        """Append messages, each tool result behind its call; see `Prompt.appended`.
 
-        Raises:
-            PromptError: A tool result has no call, or the call has a result already.
-            SessionClosedError: The block has ended.
-        """
-        state = self._state
-        self._change(state, state.prompt.appended(*messages, strict=strict))
-
-    async def request_llm(self) -> AssistantMessage:
-        """Ask the model with the prompt and the tools, append its whole reply and return it.
-
-        Raises:
-            ModelError: It could not answer, or answered with nothing; nothing was appended.
-            SessionClosedError: The block has ended.
-        """
-        reply = await super().request_llm()
-        self.append_prompt(reply)
-        return reply
-
-    def _change(self, state: _State, prompt: Prompt) -> None:
-        self._current = _State(prompt=prompt, tools=state.tools, model=state.model)
+def _caller() -> str:
+    """Where the caller's caller is: function, file and line."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] # inspect has no way to skip one
+    name = frame.f_code.co_filename.rpartition("/")[2]
+    return f"{frame.f_code.co_name} ({name}:{frame.f_lineno})"
 
 
 class _ReadWriteLock:
-    """Many readers or one writer, first come, first served; so a waiting writer is not starved."""
+    """Many readers or one writer, first come, first served; so a waiting writer is not starved.
+
+    Our own, because aiorwlock lets writers starve readers, hides nesting (it is re-entrant), and wants a
+    lock released by the task that took it, which a session opened from a thread cannot do.
+    """
 
     def __init__(self) -> None:
         self._holders = 0  # readers inside, or -1 for a writer

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import json
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, cast
 
 from tenure.errors import IterationLimitError, ModelRequestError
 from tenure.llm import LLMContext
@@ -23,7 +34,8 @@ if TYPE_CHECKING:
     from tenure.clock import Clock
     from tenure.stores import Store
     from tenure.stores.leases import OnBusy
-    from tenure.tools import ToolOutcome, ToolRegistry
+    from tenure.structured import OutputSchema
+    from tenure.tools import Tool, ToolOutcome, ToolRegistry
 
 T = TypeVar("T")
 
@@ -196,6 +208,7 @@ class RunContext:
         llm: The prompt, the offered tools and the model; see `llm.py`.
         tools: The tools that can be run.
         on_busy: Whether to wait while another run uses the conversation.
+        output_schema: The type that the run's output is to have; None for the reply's text.
         storage: For whoever needs to keep something until the run ends.
         usage: The tokens of the requests so far.
     """
@@ -214,6 +227,8 @@ class RunContext:
         max_iterations: int,
         is_streaming: bool,
         on_busy: OnBusy,
+        output_schema: OutputSchema[object] | None,
+        long_write_session_s: float | None,
         clock: Clock,
     ) -> None:
         self.run_id = clock.new_id()
@@ -221,15 +236,17 @@ class RunContext:
         self.input = text
         self.tools = tools
         self.on_busy: OnBusy = on_busy
+        self.output_schema = output_schema
         self.clock = clock
         self.storage: dict[object, object] = {}
         self.usage = Usage()
         self.llm = LLMContext(
             prompt=prompt,
             model=model,
-            ask=self._ask,
-            tools=tools.specs,
+            outside=self,
             system_prompt=system_prompt,
+            long_write_session_s=long_write_session_s,
+            clock=clock,
         )
         self._system_prompt = system_prompt
         self._initial = tuple(m for m in prompt.messages if m is not system_prompt)
@@ -290,17 +307,60 @@ class RunContext:
             if inspect.isawaitable(answer):
                 await answer
 
+    async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
+        """Run a tool that code, not a model, has chosen; hooks and events see a call without id."""
+        call = ToolCall(name=tool.name, args=json.dumps(dict(args), default=str, skipkeys=True))
+        return await self._watched(call, partial(tool.execute, args))
+
+    async def ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
+        """Have a model answer, with all that a run does around it: hooks, events, counting."""
+        if self._is_streaming:
+            return await self._last_of(self.stream(model, request))
+        request = await self._before(request)
+        reply = await model.respond(request)
+        await self._after(request, reply)
+        return reply
+
+    async def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
+        """The same, frame by frame. Each frame is sent as an event before it is yielded."""
+        request = await self._before(request)
+        frames = model.stream(request)
+        has_ended = False
+        try:
+            async for frame in frames:
+                await self.send(frame)
+                if isinstance(frame, StreamEnd):
+                    has_ended = True
+                    await self._after(request, frame.message)
+                yield frame
+        finally:
+            if isinstance(frames, AsyncGenerator):
+                await cast("AsyncGenerator[StreamFrame]", frames).aclose()
+        if not has_ended:
+            raise ModelRequestError("The model's stream ended without a StreamEnd; ask again.")
+
+    async def _last_of(self, frames: AsyncGenerator[StreamFrame]) -> AssistantMessage:
+        async with aclosing(frames):
+            *_, last = [frame async for frame in frames]
+        assert isinstance(last, StreamEnd)
+        return last.message
+
     async def _execute_tool(self, call: ToolCall) -> ToolOutcome:
+        return await self._watched(call, partial(self.tools.execute, call))
+
+    async def _watched(
+        self, call: ToolCall, execute: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
         for feature in self._features:
             await feature.before_tool_call(self, call)
         await self.send(ToolCallStarted(call=call))
-        outcome = await self.tools.execute(call)
+        outcome = await execute()
         for feature in self._features:
             await feature.after_tool_call(self, call, outcome)
         await self.send(ToolCallCompleted(call=call, outcome=outcome))
         return outcome
 
-    async def _ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
+    async def _before(self, request: ModelRequest) -> ModelRequest:
         if self._iterations == self._max_iterations:
             raise IterationLimitError(
                 f"The agent did not finish within max_iterations={self._max_iterations} model "
@@ -310,25 +370,14 @@ class RunContext:
         for feature in self._features:
             request = await feature.before_model_call(self, request)
         await self.send(ModelCallStarted(request=request))
-        reply = await (
-            self._stream(model, request) if self._is_streaming else model.respond(request)
-        )
+        return request
+
+    async def _after(self, request: ModelRequest, reply: AssistantMessage) -> None:
         if reply.usage is not None:
             self.usage += reply.usage
         for feature in self._features:
             await feature.after_model_call(self, request, reply)
         await self.send(ModelCallCompleted(request=request, reply=reply))
-        return reply
-
-    async def _stream(self, model: Model, request: ModelRequest) -> AssistantMessage:
-        reply: AssistantMessage | None = None
-        async for frame in model.stream(request):
-            await self.send(frame)
-            if isinstance(frame, StreamEnd):
-                reply = frame.message
-        if reply is None:
-            raise ModelRequestError("The model's stream ended without a StreamEnd; ask again.")
-        return reply
 
 
 async def _all(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:

@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from tenure.run import RunContext
 
 
-async def tool_loop(ctx: RunContext, text: str) -> str:
+async def tool_loop(ctx: RunContext, text: str) -> object:
     """Ask the model, run the tools that it calls, tell it the results, until it calls none.
 
     Tool calls take precedence over text: a reply that has both runs its tools. No session is open while
     tools run, so that they may open one.
 
     Returns:
-        The text of the last reply.
+        The text of the last reply; with `Agent(output_type=...)` the value in it.
+
+    Raises:
+        StructuredOutputError: The last reply is not of the output type, and could not be repaired.
     """
     turn: Message = user(text, clock=ctx.clock)
     while True:
@@ -25,7 +28,14 @@ async def tool_loop(ctx: RunContext, text: str) -> str:
         async with ctx.llm.write_session() as session:
             session.append_prompt(turn)
         async with ctx.llm.write_session() as session:
-            reply = await session.request_llm()
+            if ctx.output_schema is None:
+                reply = await session.request_llm()
+                output: object = reply.text
+            else:
+                result = await session.request_llm_structured(
+                    ctx.output_schema, allow_tool_calls=True
+                )
+                reply, output = result.message, result.unwrap()
         if not reply.tool_calls:
-            return reply.text
+            return output
         turn = await ctx.execute_tools(reply.tool_calls)

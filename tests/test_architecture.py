@@ -35,6 +35,7 @@ ROWS = [
     {"run"},
     {"strategy", "features"},
     {"agent"},
+    {"sync_sessions"},
     {"sync"},
     {"", "cli", "testing"},
     {"__main__"},

@@ -8,14 +8,16 @@ stores what is new). Several runs may go on at once.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tenure.clock import SYSTEM_CLOCK, Clock
-from tenure.errors import InvalidValueError
+from tenure.errors import InvalidValueError, UsageError
 from tenure.features.chat_memory import ChatMemory
 from tenure.llm import LONG_WRITE_SESSION_S
 from tenure.messages import Message, SystemMessage, Text
@@ -43,6 +45,8 @@ from tenure.tools import Tool, ToolFunction, ToolRegistry
 if TYPE_CHECKING:
     from types import TracebackType
 
+S = TypeVar("S")  # what a strategy may be
+
 DEFAULT_WINDOW = 50
 """Messages of history that an agent with memory and no ChatMemory of its own shows its model."""
 
@@ -50,7 +54,7 @@ SYSTEM_PROMPT_ID = "system-prompt"
 """The id of every agent's own system prompt, which no history holds."""
 
 
-class AgentBase:
+class AgentBase(ABC, Generic[S]):
     """What `tenure.Agent` and `tenure.sync.Agent` share: everything but how their calls wait."""
 
     def __init__(
@@ -60,7 +64,7 @@ class AgentBase:
         system_prompt: str | None = None,
         prompt: Prompt | Sequence[Message] | None = None,
         tools: Iterable[Tool | ToolFunction] = (),
-        strategy: Strategy = tool_loop,
+        strategy: S | None = None,
         features: Iterable[Feature] = (),
         name: str = "agent",
         store: Store | str | None = None,
@@ -80,8 +84,9 @@ class AgentBase:
             prompt: Messages to begin every conversation with, such as examples. They are stored with
                 a conversation's first run and never again.
             tools: Functions or `@tool`s that the model may call.
-            strategy: What a run does: an async function of the context and the text. The default
-                asks the model and runs tools until it answers.
+            strategy: What a run does: an async function of the context and the text (for
+                `tenure.sync.Agent` also a plain one). The default is `tool_loop`, which asks the
+                model and runs tools until it answers.
             features: What else a run has, such as `ChatMemory`.
             name: The same name finds the same default conversation again; see `ask`.
             store: Where features without a store of their own keep things: a URL or a `Store`. If
@@ -111,7 +116,7 @@ class AgentBase:
         self.tools = ToolRegistry(tools)
         self._system_prompt = _own_system_prompt(system_prompt)
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
-        self._strategy = strategy
+        self._strategy = tool_loop if strategy is None else self._async_strategy(strategy)
         self._output_schema = OutputSchema[object](output_type) if output_type is not str else None
         self._long_write_session_s = long_write_session_s
         self._max_iterations = max_iterations
@@ -160,6 +165,10 @@ class AgentBase:
             return chosen
         return open_store(chosen if chosen is not None else url_of(default_store_path()))
 
+    @abstractmethod
+    def _async_strategy(self, strategy: S) -> Strategy:
+        """A strategy as the run calls it."""
+
     async def _ask(self, text: str) -> str:
         features = self._features
         if not any(isinstance(feature, ChatMemory) for feature in features):
@@ -206,7 +215,13 @@ class AgentBase:
             for feature in features:
                 await feature.on_run_start(ctx)
             await ctx.send(RunStarted(run_id=ctx.run_id, session_id=session_id, input=text))
-            output = await self._strategy(ctx, text)
+            working = self._strategy(ctx, text)
+            if not inspect.isawaitable(working):
+                raise UsageError(
+                    f"The strategy {self._strategy!r} is no async function; write it with async def, "
+                    "or use tenure.sync.Agent."
+                )
+            output = await working
             result = RunResult(
                 output=output,
                 new_messages=ctx.new_messages,
@@ -233,8 +248,11 @@ class AgentBase:
         return result
 
 
-class Agent(AgentBase):
+class Agent(AgentBase[Strategy]):
     """Answers, with tools and memory."""
+
+    def _async_strategy(self, strategy: Strategy) -> Strategy:
+        return strategy
 
     async def run(self, text: str, session_id: str | None = None) -> RunResult:
         """Answer one input.

@@ -12,8 +12,9 @@ for whatever runs inside the block, tools and tasks started there included, as l
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-import sys
+import re
 from collections import deque
 from contextlib import suppress
 from contextvars import ContextVar
@@ -37,6 +38,7 @@ S = TypeVar("S", bound=ReadSession)
 LONG_WRITE_SESSION_S = 60.0
 """How long a write session may be held before a warning is logged, unless the agent says otherwise."""
 
+_OWN = re.compile(r"tenure(\.(?!testing)|$)|contextlib$")  # modules that open sessions for others
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +46,9 @@ class LLMContext:
     """What a run's model is asked: prompt, tools and model, behind one lock.
 
     Belongs to the event loop of its run; for other threads there is `tenure.sync.LLMContext`.
+
+    Attributes:
+        loop: That event loop; None if it was made where none was running.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class LLMContext:
                 log, once; None for never.
             clock: Where the times and ids of messages come from.
         """
+        self.loop = _running_loop()
         self._shared = _Shared(
             state=SessionState(prompt=prompt, tools=outside.tools.specs, model=model),
             outside=outside,
@@ -192,7 +198,7 @@ class Block(Generic[S]):
         if self._warning is not None:
             self._warning.cancel()
         try:
-            state = await session.end()
+            state = await session._end()  # pyright: ignore[reportPrivateUsage] # is ended here only
             if commit and self._is_writing:
                 self.shared.state = state
         finally:
@@ -215,9 +221,20 @@ _around: ContextVar[tuple[Block[Any], ...]] = ContextVar("_around", default=())
 """The blocks that the running code is in. A task inherits them, and may outlive them."""
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def _caller() -> str:
-    """Where the caller's caller is: function, file and line."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] # inspect has no way to skip one
+    """Where in the application a session is opened: function, file and line."""
+    frame = inspect.currentframe()
+    while frame is not None and _OWN.match(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    if frame is None:
+        return "unknown code"
     name = frame.f_code.co_filename.rpartition("/")[2]
     return f"{frame.f_code.co_name} ({name}:{frame.f_lineno})"
 

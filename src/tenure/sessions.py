@@ -313,7 +313,7 @@ class ReadSession(Reading):
             raise SessionClosedError
         return self._current
 
-    async def end(self) -> SessionState:
+    async def _end(self) -> SessionState:
         """End the session, as the end of its block does, and return what state it has come to.
 
         Nothing works from here on; streams that were not read to their end are broken off.

@@ -2,21 +2,33 @@
 
 Everything runs on one event loop in a daemon thread that all of a process shares, started by the first
 call. Where an event loop is running already, in async code or a notebook, use `tenure.Agent` and await it.
+A strategy may be a plain function here; `sync_sessions.py` has what it is given. `LLMContext` opens LLM
+sessions from any thread, such as that of a plain tool of an async agent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import os
 import threading
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tenure.agent import AgentBase
-from tenure.errors import UsageError
 from tenure.models import TextDelta
+from tenure.run import Strategy
+from tenure.sync_sessions import (
+    LLMContext,
+    PlainStrategy,
+    ReadSession,
+    RunContext,
+    WriteSession,
+    in_a_thread,
+    wait,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,19 +36,33 @@ if TYPE_CHECKING:
     from tenure import agent as _async
     from tenure.run import Event, RunResult
 
-__all__ = ["Agent", "RunStream"]
+__all__ = [
+    "Agent",
+    "LLMContext",
+    "PlainStrategy",
+    "ReadSession",
+    "RunContext",
+    "RunStream",
+    "WriteSession",
+]
 
 T = TypeVar("T")
 
 _GRACE_S = 2.0  # how long the end of a process waits for connections to close
 
 
-class Agent(AgentBase):
+class Agent(AgentBase[Strategy | PlainStrategy]):
     """Answers, with tools and memory.
 
-    May be used from several threads at once. Strategies, hooks, handlers and async tools run in the
-    loop's thread. Ctrl-C in a waiting call cancels the run.
+    May be used from several threads at once. Async strategies, hooks, handlers and async tools run in
+    the loop's thread, a plain strategy in a thread of its own. Ctrl-C in a waiting call cancels the run.
     """
+
+    def _async_strategy(self, strategy: Strategy | PlainStrategy) -> Strategy:
+        call = getattr(strategy, "__call__", strategy)  # noqa: B004 # an object's, if it is one
+        if inspect.iscoroutinefunction(strategy) or inspect.iscoroutinefunction(call):
+            return cast("Strategy", strategy)
+        return in_a_thread(cast("PlainStrategy", strategy))
 
     def run(self, text: str, session_id: str | None = None) -> RunResult:
         """Answer one input.
@@ -120,19 +146,7 @@ class _Portal:
 
     def call(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run a coroutine to its end and return what it returns, or raise what it raises."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
-            try:
-                return future.result()
-            except BaseException:
-                future.cancel()  # after Ctrl-C it would run on otherwise
-                raise
-        coroutine.close()
-        raise UsageError(
-            "tenure.sync cannot wait where an event loop is running; use tenure.Agent and await it."
-        )
+        return wait(coroutine, self._running_loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -1,0 +1,400 @@
+"""LLM sessions and the run's context for code without async: the names of `sessions.py`, blocking.
+
+What these classes are given lives on an event loop in another thread; each call that asks or waits is run
+there, and the calling thread waits for it. Edits of a session's prompt are plain assignments and happen at
+once. Import these from `tenure.sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+from tenure import llm as _llm
+from tenure import run as _run
+from tenure import sessions as _sessions
+from tenure.editing import Editing, Reading, SessionState
+from tenure.errors import UsageError
+
+if TYPE_CHECKING:
+    from tenure.messages import (
+        AssistantMessage,
+        AssistantPart,
+        Message,
+        ToolCall,
+        ToolMessage,
+        Usage,
+    )
+    from tenure.models import Model, StreamFrame
+    from tenure.prompt import Prompt
+    from tenure.structured import OutputSchema, StructuredResult
+    from tenure.tools import Tool, ToolFunction, ToolOutcome, ToolRegistry, ToolSpec
+
+T = TypeVar("T")
+S = TypeVar("S", bound=_sessions.ReadSession)
+
+
+def wait(
+    coroutine: Coroutine[object, object, T], loop: Callable[[], asyncio.AbstractEventLoop]
+) -> T:
+    """Run a coroutine on another thread's loop, and return what it returns or raise what it raises.
+
+    Args:
+        coroutine: What to run; cancelled when this thread is interrupted.
+        loop: Gives that loop, if this thread may wait at all.
+
+    Raises:
+        UsageError: An event loop is running in this thread.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # after Ctrl-C it would run on otherwise
+            raise
+    coroutine.close()
+    raise UsageError(
+        "tenure.sync cannot wait where an event loop is running; use the async class of the same name."
+    )
+
+
+class _Caller:
+    """Runs coroutines on one loop, until whatever it belongs to has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[object] | None] = set()
+        self._has_ended = False
+
+    def __call__(self, coroutine: Coroutine[object, object, T]) -> T:
+        if self._has_ended:
+            coroutine.close()
+            raise UsageError("This run has ended or was cancelled; use no part of it any more.")
+        return wait(self._counted(coroutine), lambda: self._loop)
+
+    async def _counted(self, coroutine: Coroutine[object, object, T]) -> T:
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            return await coroutine
+        finally:
+            self._tasks.discard(task)
+
+    def end(self) -> None:
+        """Cancel what is under way, and refuse the rest; on the loop's thread."""
+        self._has_ended = True
+        for task in self._tasks:
+            if task is not None:
+                task.cancel()
+
+    def iterate(self, stream: AsyncGenerator[T]) -> Generator[T]:
+        """The items of a stream, one by one; closes it when the iteration is left."""
+
+        async def next_item() -> tuple[T] | None:
+            async for item in stream:
+                return (item,)
+            return None
+
+        async def close() -> None:
+            await stream.aclose()
+
+        try:
+            while (found := self(next_item())) is not None:
+                yield found[0]
+        finally:
+            self(close())
+
+
+class LLMContext:
+    """What a run's model is asked, for other threads than that of the run's loop.
+
+    A strategy of `tenure.sync.Agent` has one as `ctx.llm`. Make one of a `tenure.LLMContext` to open
+    sessions in a plain tool, which runs in a worker thread.
+    """
+
+    def __init__(self, context: _llm.LLMContext) -> None:
+        """Open sessions on this context.
+
+        Raises:
+            UsageError: It belongs to no event loop.
+        """
+        if context.loop is None:
+            raise UsageError("This LLMContext was made outside of any run, so no loop serves it.")
+        self._context = context
+        self._call = _Caller(context.loop)
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt as last committed."""
+        return self._context.prompt
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model is offered, as last committed."""
+        return self._context.tools
+
+    @property
+    def model(self) -> Model:
+        """The model, as last committed."""
+        return self._context.model
+
+    @contextmanager
+    def read_session(self) -> Generator[ReadSession]:
+        """Open a session that can look and ask, but change nothing. See `tenure.LLMContext`."""
+        with self._opened(self._context.read_session()) as session:
+            yield ReadSession(session, self._call)
+
+    @contextmanager
+    def write_session(self) -> Generator[WriteSession]:
+        """Open a session that may change what is asked. See `tenure.LLMContext`."""
+        with self._opened(self._context.write_session()) as session:
+            yield WriteSession(session, self._call)
+
+    @contextmanager
+    def _opened(self, block: _llm.Block[S]) -> Generator[S]:
+        """The steps of `async with block`; those that concern the running code, in this thread."""
+        block.check()
+        session = self._call(block.open())
+        block.enter()
+        try:
+            yield session
+        except BaseException:
+            block.leave()
+            self._call(block.close(commit=False))
+            raise
+        block.leave()
+        self._call(block.close(commit=True))
+
+
+class ReadSession(Reading):
+    """Looks at a context and asks its model. See `tenure.ReadSession`."""
+
+    def __init__(self, session: _sessions.ReadSession, call: _Caller) -> None:
+        self._session: Any = session
+        self._call = call
+
+    @property
+    def _state(self) -> SessionState:
+        return self._session._state
+
+    def request_llm(self) -> AssistantMessage:
+        """Ask with the prompt and the tools, and return the whole reply."""
+        return self._call(self._session.request_llm())
+
+    def request_llm_multiple(self) -> list[AssistantPart]:
+        """Ask with the prompt and the tools, and return the parts of the reply, in order."""
+        return self._call(self._session.request_llm_multiple())
+
+    def request_llm_without_tools(self) -> AssistantMessage:
+        """Ask with no tools; the calls and results in the history are sent as text."""
+        return self._call(self._session.request_llm_without_tools())
+
+    def request_llm_only_calling_tools(self) -> AssistantMessage:
+        """Ask, and have the model call at least one tool."""
+        return self._call(self._session.request_llm_only_calling_tools())
+
+    def request_llm_force_one_tool(
+        self, tool: str | ToolSpec | Tool | ToolFunction
+    ) -> AssistantMessage:
+        """Ask, and have the model call exactly this tool."""
+        return self._call(self._session.request_llm_force_one_tool(tool))
+
+    def request_llm_multiple_choices(self, n: int) -> list[AssistantMessage]:
+        """Ask `n` times at once and return all replies. None is recorded: append the one you choose."""
+        return self._call(self._session.request_llm_multiple_choices(n))
+
+    def request_llm_streaming(self) -> Generator[StreamFrame]:
+        """Ask with the prompt and the tools, and iterate over the reply, frame by frame."""
+        return self._call.iterate(self._session.request_llm_streaming())
+
+    @overload
+    def request_llm_structured(
+        self,
+        output: type[T] | OutputSchema[T],
+        *,
+        examples: Sequence[T] = (),
+        retries: int = 1,
+        fixing_model: object = None,
+        allow_tool_calls: bool = False,
+    ) -> StructuredResult[T]: ...
+    @overload
+    def request_llm_structured(
+        self,
+        output: object,
+        *,
+        examples: Sequence[object] = (),
+        retries: int = 1,
+        fixing_model: object = None,
+        allow_tool_calls: bool = False,
+    ) -> StructuredResult[object]: ...
+    def request_llm_structured(
+        self,
+        output: object,
+        *,
+        examples: Sequence[object] = (),
+        retries: int = 1,
+        fixing_model: object = None,
+        allow_tool_calls: bool = False,
+    ) -> StructuredResult[object]:
+        """Ask for an answer of a type, and return it with the reply that it was read from."""
+        return self._call(
+            self._session.request_llm_structured(
+                output,
+                examples=examples,
+                retries=retries,
+                fixing_model=fixing_model,
+                allow_tool_calls=allow_tool_calls,
+            )
+        )
+
+    @overload
+    def request_llm_structured_one_shot(
+        self, output: type[T] | OutputSchema[T], *, examples: Sequence[T] = ()
+    ) -> StructuredResult[T]: ...
+    @overload
+    def request_llm_structured_one_shot(
+        self, output: object, *, examples: Sequence[object] = ()
+    ) -> StructuredResult[object]: ...
+    def request_llm_structured_one_shot(
+        self, output: object, *, examples: Sequence[object] = ()
+    ) -> StructuredResult[object]:
+        """Ask once for an answer of a type; nothing is repaired. See `request_llm_structured`."""
+        return self._call(self._session.request_llm_structured_one_shot(output, examples=examples))
+
+
+class WriteSession(ReadSession, Editing):
+    """Changes a context, asks its model and runs tools. See `tenure.WriteSession`."""
+
+    def call_tool(
+        self, tool: str | type | Tool | ToolFunction, args: Mapping[str, object] | None = None
+    ) -> ToolOutcome:
+        """Run a tool of the agent's, and return what came of it. The prompt is not touched."""
+        return self._call(self._session.call_tool(tool, args))
+
+    def call_tool_raw(
+        self, tool: str | type | Tool | ToolFunction, args: Mapping[str, object] | None = None
+    ) -> str:
+        """Run a tool and return what a model would read: its text, or the error's. See `call_tool`."""
+        return self._call(self._session.call_tool_raw(tool, args))
+
+    def parallel_tool_calls(
+        self,
+        tool: str | type | Tool | ToolFunction,
+        args: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+        *,
+        concurrency: int = 16,
+        ordered: bool = False,
+    ) -> Generator[ToolOutcome]:
+        """Run a tool once for each of `args`, several at a time, and iterate over the outcomes."""
+        outcomes = self._session.parallel_tool_calls(
+            tool, args, concurrency=concurrency, ordered=ordered
+        )
+        return self._call.iterate(outcomes)
+
+    def parallel_tool_calls_raw(
+        self,
+        tool: str | type | Tool | ToolFunction,
+        args: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+        *,
+        concurrency: int = 16,
+        ordered: bool = False,
+    ) -> Generator[str]:
+        """The same, but what a model would read of each outcome. See `parallel_tool_calls`."""
+        texts = self._session.parallel_tool_calls_raw(
+            tool, args, concurrency=concurrency, ordered=ordered
+        )
+        return self._call.iterate(texts)
+
+    def _change(self, state: SessionState) -> None:
+        self._session._change(state)
+
+
+class RunContext:
+    """What a plain strategy is given: the parts of `tenure.RunContext` that it can use.
+
+    Attributes:
+        llm: The prompt, the offered tools and the model, behind sessions that block.
+    """
+
+    def __init__(self, context: _run.RunContext) -> None:
+        self.llm = LLMContext(context.llm)
+        self._context = context
+
+    @property
+    def run_id(self) -> str:
+        """Names this run."""
+        return self._context.run_id
+
+    @property
+    def session_id(self) -> str | None:
+        """The conversation, or None."""
+        return self._context.session_id
+
+    @property
+    def input(self) -> str:
+        """What the user said."""
+        return self._context.input
+
+    @property
+    def tools(self) -> ToolRegistry:
+        """The tools that can be run."""
+        return self._context.tools
+
+    @property
+    def storage(self) -> dict[object, object]:
+        """For whoever needs to keep something until the run ends."""
+        return self._context.storage
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the requests so far."""
+        return self._context.usage
+
+    @property
+    def output_schema(self) -> OutputSchema[object] | None:
+        """The type that the run's output is to have; None for the reply's text."""
+        return self._context.output_schema
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The prompt's messages as they are now, without the agent's own system prompt."""
+        return self._context.conversation
+
+    def execute_tools(self, calls: Sequence[ToolCall]) -> ToolMessage:
+        """Run what a model called, at the same time, and return the results in the order of calls."""
+        return self.llm._call(self._context.execute_tools(calls))  # pyright: ignore[reportPrivateUsage] # of this module
+
+
+PlainStrategy: TypeAlias = Callable[[RunContext, str], object]
+"""What an agent does with an input: a function of the run's context and the text."""
+
+
+def in_a_thread(strategy: PlainStrategy) -> _run.Strategy:
+    """The strategy that runs a plain one in a worker thread.
+
+    When the run is cancelled the thread cannot be stopped; the next thing that it asks of the context
+    raises.
+    """
+
+    async def run(context: _run.RunContext, text: str) -> object:
+        blocking = RunContext(context)
+        try:
+            return await asyncio.to_thread(strategy, blocking, text)
+        finally:
+            blocking.llm._call.end()  # pyright: ignore[reportPrivateUsage] # of this module
+
+    return run

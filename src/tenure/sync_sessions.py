@@ -21,9 +21,9 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from tenure import llm as _llm
-from tenure import run as _run
-from tenure import sessions as _sessions
+import tenure.llm as _llm
+import tenure.run as _run
+import tenure.sessions as _sessions
 from tenure.editing import Editing, Reading, SessionState
 from tenure.errors import UsageError
 

@@ -528,5 +528,5 @@ def test_sync_errors_keep_their_type() -> None:
 
 async def test_sync_is_refused_in_a_running_loop() -> None:
     """Where an event loop is running, the sync agent says to use the async one."""
-    with pytest.raises(UsageError, match=r"use tenure\.Agent and await it"):
+    with pytest.raises(UsageError, match=r"use the async class of the same name"):
         tenure.sync.Agent(model=ScriptedModel(["x"])).run("hi")

@@ -54,7 +54,9 @@ class Outside:
 
     tools = ToolRegistry([search])
 
-    async def ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
+    async def ask(
+        self, model: Model, request: ModelRequest, *, aside: bool = False
+    ) -> AssistantMessage:
         return await model.respond(request)
 
     async def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:

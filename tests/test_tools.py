@@ -193,7 +193,7 @@ def test_default_that_json_has_not_is_left_out() -> None:
         (functools.partial(google), "'' cannot name a tool"),
         (print, "positional-only parameter 'args'"),
         (len, "positional-only parameter 'obj'"),
-        (int, "has no signature to read"),
+        (int, "The class int is no tool"),
         (Point.__eq__, "is a method without its object"),
     ],
 )

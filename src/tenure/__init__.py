@@ -10,7 +10,21 @@ model for tests.
 
 from tenure.agent import Agent, RunStream
 from tenure.clock import Clock, SystemClock
+from tenure.compression import (
+    Chunked,
+    Concept,
+    FromLastNMessages,
+    FromTimestamp,
+    HistoryCompression,
+    KeepLastN,
+    NoCompression,
+    RetrieveFactsFromHistory,
+    WholeHistory,
+    WholeHistoryMultipleSystemMessages,
+    composed,
+)
 from tenure.errors import (
+    BudgetError,
     ConflictError,
     ConversationBusyError,
     ConversationExistsError,
@@ -44,6 +58,7 @@ from tenure.features.preprocessing import (
     WindowSizePreprocessor,
 )
 from tenure.llm import LLMContext
+from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
 from tenure.messages import (
     AssistantMessage,
     Media,
@@ -91,11 +106,15 @@ from tenure.run import (
 from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
 from tenure.stores.base import Appended, Branch, Entry, Lease
-from tenure.strategy import tool_loop
+from tenure.strategy import llm_compress_history, tool_loop
 from tenure.structured import OutputSchema, StructuredResult
+from tenure.summaries import Summarizer, transcript
+from tenure.tokens import TokenBudget, TokenCounter, TokenEstimator
 from tenure.tools import Tool, ToolError, ToolOutcome, ToolRegistry, ToolSpec, tool
+from tenure.triggers import CompressionRule, compress_when
 from tenure.values import from_tagged, from_tagged_json, to_tagged, to_tagged_json
-from tenure.views import valid_view, window
+from tenure.views import valid_view
+from tenure.windows import token_window, window
 
 __version__ = "0.1.0"
 
@@ -104,9 +123,13 @@ __all__ = [
     "Appended",
     "AssistantMessage",
     "Branch",
+    "BudgetError",
     "ChatHistoryProvider",
     "ChatMemory",
+    "Chunked",
     "Clock",
+    "CompressionRule",
+    "Concept",
     "ConflictError",
     "Conversation",
     "ConversationBusyError",
@@ -116,10 +139,14 @@ __all__ = [
     "Event",
     "Feature",
     "FilterMessagesPreprocessor",
+    "FromLastNMessages",
+    "FromTimestamp",
+    "HistoryCompression",
     "HistoryNotStoredError",
     "InMemoryStore",
     "InvalidValueError",
     "IterationLimitError",
+    "KeepLastN",
     "LLMContext",
     "LLMParams",
     "Lease",
@@ -136,6 +163,7 @@ __all__ = [
     "ModelRequestError",
     "NamedTool",
     "NestedSessionError",
+    "NoCompression",
     "Opaque",
     "OutputSchema",
     "Part",
@@ -147,6 +175,7 @@ __all__ = [
     "ReadSession",
     "Reasoning",
     "ReasoningDelta",
+    "RetrieveFactsFromHistory",
     "RunCompleted",
     "RunContext",
     "RunFailed",
@@ -163,11 +192,15 @@ __all__ = [
     "StreamFrame",
     "StructuredOutputError",
     "StructuredResult",
+    "Summarizer",
     "SystemClock",
     "SystemMessage",
     "TenureError",
     "Text",
     "TextDelta",
+    "TokenBudget",
+    "TokenCounter",
+    "TokenEstimator",
     "Tool",
     "ToolCall",
     "ToolCallCompleted",
@@ -186,19 +219,32 @@ __all__ = [
     "Usage",
     "UsageError",
     "UserMessage",
+    "WholeHistory",
+    "WholeHistoryMultipleSystemMessages",
     "WindowSizePreprocessor",
     "WriteSession",
     "__version__",
+    "as_memory",
     "assistant",
+    "composed",
+    "compress_when",
+    "covered_ids",
     "from_tagged",
     "from_tagged_json",
+    "is_memory",
+    "is_pinned",
+    "is_summary",
+    "llm_compress_history",
     "open_store",
+    "pinned",
     "system",
     "to_tagged",
     "to_tagged_json",
+    "token_window",
     "tool",
     "tool_loop",
     "tool_result",
+    "transcript",
     "user",
     "valid_view",
     "window",

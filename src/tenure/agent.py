@@ -41,6 +41,7 @@ from tenure.stores.leases import OnBusy
 from tenure.strategy import tool_loop
 from tenure.structured import OutputSchema
 from tenure.tools import Tool, ToolFunction, ToolRegistry
+from tenure.triggers import CompressionRule
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,6 +72,7 @@ class AgentBase(ABC, Generic[S]):
         memory: bool = False,
         params: LLMParams | None = None,
         output_type: object = str,
+        compression: CompressionRule | None = None,
         max_iterations: int = 50,
         on_busy: OnBusy = "queue",
         long_write_session_s: float | None = LONG_WRITE_SESSION_S,
@@ -95,6 +97,7 @@ class AgentBase(ABC, Generic[S]):
             params: Settings of every request; those of `prompt` win over them.
             output_type: What the default strategy makes of the last reply: its text, or a value of
                 this type (any that pydantic knows, or a JSON schema).
+            compression: When the default strategy compresses the history: `compress_when(...)`.
             max_iterations: The most model calls in one run.
             on_busy: What a run does while another one uses its conversation: wait in line, or raise
                 `ConversationBusyError`.
@@ -118,6 +121,7 @@ class AgentBase(ABC, Generic[S]):
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
         self._strategy = tool_loop if strategy is None else self._async_strategy(strategy)
         self._output_schema = OutputSchema[object](output_type) if output_type is not str else None
+        self._compression = compression
         self._long_write_session_s = long_write_session_s
         self._max_iterations = max_iterations
         self._on_busy: OnBusy = on_busy
@@ -208,6 +212,7 @@ class AgentBase(ABC, Generic[S]):
             is_streaming=streaming_to is not None,
             on_busy=self._on_busy,
             output_schema=self._output_schema,
+            compression=self._compression,
             long_write_session_s=self._long_write_session_s,
             clock=self._clock,
         )

@@ -19,7 +19,7 @@ from tenure.messages import AssistantMessage, Message, SystemMessage
 from tenure.models import Model, resolve_model
 from tenure.prompt import LLMParams, NamedTool, Prompt, ToolChoice
 from tenure.tools import Tool, ToolFunction, ToolRegistry, ToolSpec
-from tenure.views import selection
+from tenure.windows import selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +169,15 @@ class Editing(Reading):
             raise InvalidValueError("Two of these tools have one name; offer each tool once.")
         self._change(replace(self._state, tools=specs))
 
+    @property
+    def model(self) -> Model:
+        """The model that is asked; may be set to another, which `change_model` does, too."""
+        return self._state.model
+
+    @model.setter
+    def model(self, model: object) -> None:
+        self.change_model(model)
+
     def change_model(self, model: object) -> None:
         """Ask another model from now on: anything that `Agent(model=...)` takes.
 
@@ -180,6 +189,10 @@ class Editing(Reading):
 
     def change_params(self, params: LLMParams) -> None:
         """Use other params from now on; they replace all the old ones."""
+        if not isinstance(params, LLMParams):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(
+                f"{params!r} are no params; give LLMParams(temperature=..., max_tokens=...)."
+            )
         self.prompt = self.prompt.copy(params=params)
 
     def set_tool_choice(self, choice: ToolChoice) -> None:
@@ -200,6 +213,6 @@ class Editing(Reading):
 
 
 def _count(n: int) -> int:
-    if n < 0:
+    if not isinstance(n, int) or n < 0:  # pyright: ignore[reportUnnecessaryIsInstance] # users err
         raise InvalidValueError(f"{n} messages cannot be; give 0 or more.")
     return n

@@ -4,6 +4,7 @@
     ├── UsageError                     your code or configuration: fix it and run again
     │   ├── InvalidValueError          an argument of the wrong value; a ValueError too
     │   ├── PromptError                messages that do not fit together
+    │   ├── BudgetError                messages that cannot be left out cost too many tokens
     │   ├── SessionClosedError         an LLM session used after its block; a RuntimeError too
     │   ├── NestedSessionError         an LLM session opened inside another; a RuntimeError too
     │   ├── UnknownToolError           a tool that the agent was not given; a LookupError too
@@ -55,6 +56,10 @@ class InvalidValueError(UsageError, ValueError):
 
 class PromptError(UsageError):
     """These messages do not fit together."""
+
+
+class BudgetError(UsageError):
+    """The messages that have to be sent cost more tokens than the budget allows."""
 
 
 class SessionClosedError(UsageError, RuntimeError):

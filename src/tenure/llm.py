@@ -21,13 +21,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tenure.asking import Outside
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.editing import SessionState
 from tenure.errors import NestedSessionError
 from tenure.messages import SystemMessage
 from tenure.models import Model
 from tenure.prompt import Prompt
-from tenure.sessions import Outside, ReadSession, WriteSession
+from tenure.sessions import ReadSession, WriteSession
+from tenure.tokens import TokenBudget
 from tenure.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -100,6 +102,14 @@ class LLMContext:
         """Start from another prompt. Only while no session is open: before a run's strategy starts."""
         self._shared.state = replace(self._shared.state, prompt=prompt)
 
+    def limit(self, budget: TokenBudget) -> None:
+        """Have no request cost more than this; the oldest messages are left out of it first.
+
+        Raises:
+            BudgetError: (When asking) what cannot be left out costs more; see `windows.fitted`.
+        """
+        self._shared.budget = budget
+
     def read_session(self) -> Block[ReadSession]:
         """Open a session that can look and ask, but change nothing; with `async with`.
 
@@ -132,6 +142,7 @@ class _Shared:
     system_prompt: SystemMessage | None
     long_write_session_s: float | None
     clock: Clock
+    budget: TokenBudget | None = None
     lock: _ReadWriteLock = field(default_factory=lambda: _ReadWriteLock())
 
 
@@ -168,8 +179,8 @@ class Block(Generic[S]):
         for other in _around.get():
             if other.shared is self.shared and other.session is not None:
                 raise NestedSessionError(
-                    f"Cannot open {self!r} inside {other!r}, which is still open: it would wait for "
-                    "itself for ever. Use the open one, or let its block end first."
+                    f"Cannot open {self!r} inside {other!r}, which is still open and which it "
+                    "could wait for for ever. Use the open one, or let its block end first."
                 )
 
     async def open(self) -> S:
@@ -177,7 +188,11 @@ class Block(Generic[S]):
         shared = self.shared
         await shared.lock.acquire(exclusive=self._is_writing)
         self.session = self._kind(
-            shared.state, shared.outside, system_prompt=shared.system_prompt, clock=shared.clock
+            shared.state,
+            shared.outside,
+            system_prompt=shared.system_prompt,
+            budget=shared.budget,
+            clock=shared.clock,
         )
         if self._is_writing and (seconds := shared.long_write_session_s) is not None:
             self._warning = asyncio.get_running_loop().call_later(seconds, self._warn, seconds)

@@ -185,8 +185,9 @@ def checked_reply(message: AssistantMessage) -> AssistantMessage:
     """
     if any(not isinstance(part, Text) or part.text for part in message.parts):
         return message
+    named = f" {message.model!r}" if message.model else ""
     why = f" (finish reason {message.finish_reason!r})" if message.finish_reason else ""
     raise EmptyReplyError(
-        f"The model {message.model or 'in use'!r} answered with nothing{why}; ask again, or raise "
+        f"The model{named} answered with nothing{why}; ask again, or raise "
         "max_tokens if the reason is 'length'."
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from enum import Enum, auto
-from typing import TypeVar
+from typing import TypeVar, cast
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -29,8 +30,9 @@ async def mapped(
     """Yield the results of `function` for each item, as they finish or in the order of the items.
 
     At most `concurrency` calls are running or have a result that is not yielded yet; the next item is
-    only taken when there is room for it. When a call or the items raise, or the generator is closed,
-    the calls that are still running are cancelled and waited for.
+    only taken when there is room for it. When a call or the items raise, or this generator is closed,
+    the calls that are still running are cancelled and waited for, and `items` is closed if it is a
+    generator, too.
     """
     source = _iterated(items)
     running: list[asyncio.Task[R]] = []  # in the order of their items
@@ -66,7 +68,11 @@ def _finished(tasks: Iterable[asyncio.Task[R]]) -> asyncio.Task[R] | None:
 
 
 async def _iterated(items: Iterable[A] | AsyncIterable[A]) -> AsyncGenerator[A]:
-    if isinstance(items, AsyncIterable):
+    if isinstance(items, AsyncGenerator):
+        async with aclosing(cast("AsyncGenerator[A]", items)) as items:
+            async for item in items:
+                yield item
+    elif isinstance(items, AsyncIterable):
         async for item in items:
             yield item
     else:

@@ -16,10 +16,12 @@ from tenure.messages import (
     AssistantMessage,
     Json,
     Message,
+    SystemMessage,
     ToolCall,
     ToolMessage,
     ToolPart,
     ToolResult,
+    UserMessage,
 )
 from tenure.views import Pairing
 
@@ -110,9 +112,16 @@ class Prompt:
                 If not, such a result is added at the end as it is, and views leave it out.
 
         Raises:
+            InvalidValueError: One of them is no message.
             PromptError: `Failed to add tool result: no call message with id <id>`, or the call has
                 a result already.
         """
+        for message in messages:
+            if not isinstance(message, _MESSAGES):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidValueError(
+                    f"An object of type {type(message).__name__} is no message; give for instance "
+                    "user('...') or assistant('...')."
+                )
         if not any(message.role == "tool" for message in messages):
             return self.copy(messages=(*self.messages, *messages))
         runs = _Runs(self.messages)
@@ -133,6 +142,9 @@ class Prompt:
             if isinstance(message, AssistantMessage) and message.usage is not None:
                 return message.usage.total_tokens
         return 0
+
+
+_MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 
 
 class _Runs:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tenure.stores.leases import OnBusy
     from tenure.structured import OutputSchema
     from tenure.tools import Tool, ToolOutcome, ToolRegistry
+    from tenure.triggers import CompressionRule
 
 T = TypeVar("T")
 
@@ -209,6 +210,7 @@ class RunContext:
         tools: The tools that can be run.
         on_busy: Whether to wait while another run uses the conversation.
         output_schema: The type that the run's output is to have; None for the reply's text.
+        compression: When the default strategy compresses the history, or None for never.
         storage: For whoever needs to keep something until the run ends.
         usage: The tokens of the requests so far.
     """
@@ -228,6 +230,7 @@ class RunContext:
         is_streaming: bool,
         on_busy: OnBusy,
         output_schema: OutputSchema[object] | None,
+        compression: CompressionRule | None,
         long_write_session_s: float | None,
         clock: Clock,
     ) -> None:
@@ -237,6 +240,7 @@ class RunContext:
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema
+        self.compression = compression
         self.clock = clock
         self.storage: dict[object, object] = {}
         self.usage = Usage()
@@ -309,12 +313,17 @@ class RunContext:
 
     async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
         """Run a tool that code, not a model, has chosen; hooks and events see a call without id."""
-        call = ToolCall(name=tool.name, args=json.dumps(dict(args), default=str, skipkeys=True))
+        call = ToolCall(name=tool.name, args=_described(args))
         return await self._watched(call, partial(tool.execute, args))
 
-    async def ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
-        """Have a model answer, with all that a run does around it: hooks, events, counting."""
-        if self._is_streaming:
+    async def ask(
+        self, model: Model, request: ModelRequest, *, aside: bool = False
+    ) -> AssistantMessage:
+        """Have a model answer, with all that a run does around it: hooks, events, counting.
+
+        In a run that streams the reply is streamed, unless the question is only an aside.
+        """
+        if self._is_streaming and not aside:
             return await self._last_of(self.stream(model, request))
         request = await self._before(request)
         reply = await model.respond(request)
@@ -378,6 +387,14 @@ class RunContext:
         for feature in self._features:
             await feature.after_model_call(self, request, reply)
         await self.send(ModelCallCompleted(request=request, reply=reply))
+
+
+def _described(args: Mapping[str, object]) -> str:
+    """Arguments that code has chosen, as JSON for whoever watches; any object can be among them."""
+    try:
+        return json.dumps(dict(args), default=str, skipkeys=True)
+    except (ValueError, RecursionError):  # a circle
+        return json.dumps({str(name): f"<{type(value).__name__}>" for name, value in args.items()})
 
 
 async def _all(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:

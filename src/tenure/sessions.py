@@ -1,81 +1,40 @@
 """The two LLM sessions: what code does inside `ctx.llm.read_session()` and `ctx.llm.write_session()`.
 
-Every request is made here, in one way: the session's messages, a valid view of them (`views.py`), calls
-of tools that are not offered as text, then the model. Requests go out at once, and only when asked for. A
-read session returns replies; a write session appends each of them to its prompt as well, whole. How a
-block opens and commits is in `llm.py`, what it can change without asking in `editing.py`.
+Requests go out at once, and only when asked for; `asking.py` says how each is made. A read session returns
+replies; a write session appends each of them to its prompt as well, whole. How a block opens and commits
+is in `llm.py`, what it can change without asking in `editing.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import replace
+from contextlib import aclosing
 from functools import partial
-from typing import Protocol, TypeVar, cast, overload
+from typing import TypeVar, cast, overload
 
-from tenure.clock import Clock
-from tenure.editing import Editing, Reading, SessionState
-from tenure.errors import InvalidValueError, SessionClosedError, StructuredOutputError, UsageError
-from tenure.messages import AssistantMessage, AssistantPart, Message, SystemMessage, user
-from tenure.models import (
-    Model,
-    ModelRequest,
-    StreamEnd,
-    StreamFrame,
-    checked_reply,
-    resolve_model,
-)
+from tenure.asking import Asking
+from tenure.compression import HistoryCompression, WholeHistory
+from tenure.editing import Editing, SessionState
+from tenure.errors import InvalidValueError, StructuredOutputError
+from tenure.marks import is_memory
+from tenure.messages import AssistantMessage, AssistantPart
+from tenure.models import Model, StreamFrame, resolve_model
 from tenure.parallel import mapped
-from tenure.prompt import NamedTool, ToolChoice
+from tenure.prompt import NamedTool
+from tenure.streams import SessionStream
 from tenure.structured import OutputSchema, StructuredResult
-from tenure.tools import Tool, ToolFunction, ToolOutcome, ToolRegistry, ToolSpec
-from tenure.views import valid_view, with_call_ids, with_tools_as_text
+from tenure.summaries import FACT_RETRIES, Summarizer
+from tenure.tools import Tool, ToolFunction, ToolOutcome, ToolSpec
 
 T = TypeVar("T")
 
 
-class Outside(Protocol):
-    """How a session reaches models and tools; a run has its hooks, events and limits in here."""
-
-    @property
-    def tools(self) -> ToolRegistry:
-        """The tools that can be run."""
-        ...
-
-    async def ask(self, model: Model, request: ModelRequest) -> AssistantMessage:
-        """Have a model answer."""
-        ...
-
-    def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
-        """Have a model answer frame by frame; raises when the stream has no `StreamEnd`."""
-        ...
-
-    async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
-        """Run a tool."""
-        ...
-
-
-class ReadSession(Reading):
+class ReadSession(Asking):
     """Looks at a context and asks its model. Replies are returned, not recorded.
 
     All requests raise `ModelError` when the model could not answer or answered with nothing, and then
     nothing has changed. Everything raises `SessionClosedError` once the block has ended.
     """
-
-    def __init__(
-        self,
-        state: SessionState,
-        outside: Outside,
-        *,
-        system_prompt: SystemMessage | None,
-        clock: Clock,
-    ) -> None:
-        self._current: SessionState | None = state
-        self._outside = outside
-        self._system_prompt = system_prompt
-        self._clock = clock
-        self._open_streams: list[AsyncGenerator[object]] = []
 
     # --- requests ---
 
@@ -97,36 +56,36 @@ class ReadSession(Reading):
     async def request_llm_only_calling_tools(self) -> AssistantMessage:
         """Ask, and have the model call at least one tool.
 
+        A model that cannot be forced may answer in words: look at `reply.tool_calls`.
+
         Raises:
             UsageError: The session offers no tools.
         """
-        if not self.tools:
-            raise UsageError(
-                "Unable to force a tool call because this session offers no tools; set session.tools."
-            )
         return self._recorded(await self._answer(self._request(tool_choice="required")))
 
     async def request_llm_force_one_tool(
-        self, tool: str | ToolSpec | Tool | ToolFunction
+        self, tool: str | type | ToolSpec | Tool | ToolFunction
     ) -> AssistantMessage:
         """Ask, and have the model call exactly this tool.
+
+        A model that cannot be forced may answer in words: look at `reply.tool_calls`.
+
+        Args:
+            tool: Its name or what it is offered as; or a tool of the agent's, as for `call_tool`.
 
         Raises:
             UsageError: The session does not offer it.
         """
-        name = tool if isinstance(tool, str) else getattr(tool, "name", None)
-        name = name if isinstance(name, str) else getattr(tool, "__name__", repr(tool))
-        offered = [spec.name for spec in self.tools]
-        if name not in offered:
-            raise UsageError(
-                f"Unable to force call to tool `{name}` because it is not defined; this session "
-                f"offers: {', '.join(offered) or 'none'}."
-            )
+        if isinstance(tool, ToolSpec):
+            name = tool.name
+        else:
+            name = tool if isinstance(tool, str) else self._outside.tools.find(tool).name
         return self._recorded(await self._answer(self._request(tool_choice=NamedTool(name))))
 
     async def request_llm_multiple_choices(self, n: int) -> list[AssistantMessage]:
         """Ask `n` times at once and return all replies. None is recorded: append the one you choose.
 
+        They come in the order in which the model gave them, and are not streamed in any run.
         When one request fails, the others are cancelled, and its error is raised.
 
         Raises:
@@ -135,18 +94,22 @@ class ReadSession(Reading):
         if n < 1:
             raise InvalidValueError(f"{n} choices cannot be; give 1 or more.")
         requests = [self._request()] * n
-        replies = mapped(self._answer, requests, concurrency=n, ordered=False)
+        ask = partial(self._answer, aside=True)
+        replies = mapped(ask, requests, concurrency=n, ordered=False)
         async with aclosing(replies):
-            return [reply async for reply in replies]
+            found = [reply async for reply in replies]
+        self._require_open()
+        return found
 
-    def request_llm_streaming(self) -> AsyncGenerator[StreamFrame]:
+    def request_llm_streaming(self) -> SessionStream[StreamFrame]:
         """Ask with the prompt and the tools, and iterate over the reply, frame by frame.
 
         The last frame is a `StreamEnd` with the whole reply; a write session has appended it then.
-        Nothing is sent before the first frame is awaited. When iteration is left early, fails or is
-        cancelled, nothing is appended, and the connection is closed when the block ends at the latest.
+        Nothing is sent before the first frame is awaited; prompt and model are those of this call. When
+        iteration is left early, fails or is cancelled, nothing is appended, and the connection is
+        closed when the block ends at the latest.
         """
-        return self._following(self._streamed(self._request()))
+        return self._stream_of(self._streamed(self.model, self._request()))
 
     # --- structured requests ---
 
@@ -204,7 +167,7 @@ class ReadSession(Reading):
             if isinstance(output, OutputSchema)
             else OutputSchema(output)
         )
-        fixer = resolve_model(fixing_model) if fixing_model is not None else self.model
+        fixer = self._or_own(fixing_model)
         tools = self.tools if allow_tool_calls else ()
         # Not every provider can enforce a schema and offer tools in one request.
         is_native = self.model.profile.has_native_schema and not tools
@@ -219,9 +182,7 @@ class ReadSession(Reading):
         if tools and reply.tool_calls:
             return StructuredResult(message=self._recorded(reply))
         try:
-            value = await schema.parse_or_repair(
-                reply.text, retries=retries, ask=partial(self._repaired, fixer, schema)
-            )
+            value = await self._parsed(schema, reply.text, retries=retries, fixer=fixer)
         except StructuredOutputError as error:
             return StructuredResult(message=reply, error=error)
         return StructuredResult(message=self._recorded(reply), value=value)
@@ -246,83 +207,14 @@ class ReadSession(Reading):
         result.unwrap()
         return result
 
-    async def _repaired(self, fixer: Model, schema: OutputSchema[object], told: str) -> str:
-        repair = ModelRequest(
-            messages=(user(told, clock=self._clock),),
-            output_schema=schema.json_schema if fixer.profile.has_native_schema else None,
-        )
-        return checked_reply(await self._outside.ask(fixer, repair)).text
+    async def _parsed(self, schema: OutputSchema[T], text: str, *, retries: int, fixer: Model) -> T:
+        async def repaired(told: str) -> str:
+            return (await self._ask_aside(fixer, told, schema=schema)).text
 
-    # --- how a request is made ---
+        return await schema.parse_or_repair(text, retries=retries, ask=repaired)
 
-    def _request(
-        self,
-        *,
-        tools: tuple[ToolSpec, ...] | None = None,
-        tool_choice: ToolChoice | None = None,
-        instruction: str = "",
-        schema: OutputSchema[object] | None = None,
-    ) -> ModelRequest:
-        """What is sent now: with other tools or another tool choice if given, an instruction last."""
-        state = self._state
-        params = state.prompt.params
-        if tool_choice is not None or tools == ():
-            params = replace(params, tool_choice=tool_choice)
-        messages: list[Message] = [*state.prompt.messages]
-        if instruction:
-            messages.append(user(instruction, clock=self._clock))
-        offered = state.tools if tools is None else tools
-        view = valid_view(messages, system_prompt=self._system_prompt)
-        return ModelRequest(
-            messages=tuple(with_tools_as_text(view, offered={spec.name for spec in offered})),
-            tools=offered,
-            params=params,
-            output_schema=schema.json_schema if schema is not None else None,
-        )
-
-    async def _answer(self, request: ModelRequest) -> AssistantMessage:
-        return _whole(await self._outside.ask(self.model, request))
-
-    async def _streamed(self, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
-        async with aclosing(self._outside.stream(self.model, request)) as frames:
-            async for frame in frames:
-                if isinstance(frame, StreamEnd):
-                    frame = StreamEnd(message=self._recorded(_whole(frame.message)))
-                yield frame
-
-    async def _following(self, stream: AsyncGenerator[T]) -> AsyncGenerator[T]:
-        """A stream that ends with the session: used after the block it raises `SessionClosedError`."""
-        self._open_streams.append(stream)
-        async with aclosing(stream):
-            while True:
-                self._state  # noqa: B018 # raises when the block has ended
-                try:
-                    item = await anext(stream)
-                except StopAsyncIteration:
-                    break
-                yield item
-        self._open_streams.remove(stream)
-
-    def _recorded(self, reply: AssistantMessage) -> AssistantMessage:
-        """Record a reply, where this session does; return it."""
-        return reply
-
-    @property
-    def _state(self) -> SessionState:
-        if self._current is None:
-            raise SessionClosedError
-        return self._current
-
-    async def _end(self) -> SessionState:
-        """End the session, as the end of its block does, and return what state it has come to.
-
-        Nothing works from here on; streams that were not read to their end are broken off.
-        """
-        state, self._current = self._state, None
-        for stream in self._open_streams:
-            with suppress(Exception):  # whoever has left a stream does not want its errors
-                await stream.aclose()
-        return state
+    def _or_own(self, model: object) -> Model:
+        return self.model if model is None else resolve_model(model)
 
 
 class WriteSession(ReadSession, Editing):
@@ -344,9 +236,10 @@ class WriteSession(ReadSession, Editing):
 
         Raises:
             UnknownToolError: The agent has no such tool. Whatever goes wrong in it is in the outcome.
+            InvalidValueError: `args` is no mapping.
         """
         found = self._found(tool)
-        return await self._outside.call_tool(found, args if args is not None else {})
+        return await self._outside.call_tool(found, _by_name(args if args is not None else {}))
 
     async def call_tool_raw(
         self,
@@ -363,11 +256,12 @@ class WriteSession(ReadSession, Editing):
         *,
         concurrency: int = 16,
         ordered: bool = False,
-    ) -> AsyncGenerator[ToolOutcome]:
+    ) -> SessionStream[ToolOutcome]:
         """Run a tool once for each of `args`, several at a time, and iterate over the outcomes.
 
         Nothing runs before the first outcome is awaited, and `args` is taken from only as there is
-        room. Leaving the iteration, an error in `args` or cancellation cancels the calls under way.
+        room. An error in `args`, cancellation, closing the iterator and the end of the block cancel the
+        calls under way; leaving an `async for` early does not close its iterator.
 
         Args:
             tool: See `call_tool`.
@@ -379,14 +273,7 @@ class WriteSession(ReadSession, Editing):
             UnknownToolError: The agent has no such tool; at once.
             InvalidValueError: `concurrency` is less than 1; at once.
         """
-        found = self._found(tool)
-        if concurrency < 1:
-            raise InvalidValueError(f"concurrency={concurrency} cannot be; give 1 or more.")
-
-        async def call(own: Mapping[str, object]) -> ToolOutcome:
-            return await self._outside.call_tool(found, own)
-
-        return self._following(mapped(call, args, concurrency=concurrency, ordered=ordered))
+        return self._stream_of(self._outcomes(tool, args, concurrency=concurrency, ordered=ordered))
 
     def parallel_tool_calls_raw(
         self,
@@ -395,14 +282,69 @@ class WriteSession(ReadSession, Editing):
         *,
         concurrency: int = 16,
         ordered: bool = False,
-    ) -> AsyncGenerator[str]:
+    ) -> SessionStream[str]:
         """The same, but what a model would read of each outcome. See `parallel_tool_calls`."""
-        return _texts(
-            self.parallel_tool_calls(tool, args, concurrency=concurrency, ordered=ordered)
-        )
+        outcomes = self._outcomes(tool, args, concurrency=concurrency, ordered=ordered)
+        return self._stream_of(_texts(outcomes))
+
+    def _outcomes(
+        self,
+        tool: str | type | Tool | ToolFunction,
+        args: Iterable[Mapping[str, object]] | AsyncIterable[Mapping[str, object]],
+        *,
+        concurrency: int,
+        ordered: bool,
+    ) -> AsyncGenerator[ToolOutcome]:
+        found = self._found(tool)
+        if concurrency < 1:
+            raise InvalidValueError(f"concurrency={concurrency} cannot be; give 1 or more.")
+
+        async def call(own: Mapping[str, object]) -> ToolOutcome:
+            return await self._outside.call_tool(found, _by_name(own))
+
+        return mapped(call, args, concurrency=concurrency, ordered=ordered)
+
+    # --- compression ---
+
+    async def replace_history_with_tldr(
+        self,
+        strategy: HistoryCompression | None = None,
+        *,
+        preserve_memory: bool = True,
+        retrieval_model: object = None,
+    ) -> None:
+        """Put summaries in the place of what was said; `compression.py` says what stays.
+
+        When a request fails or is cancelled, the prompt stays as it was.
+
+        Args:
+            strategy: What is summarised, and how; `WholeHistory()` by default.
+            preserve_memory: Whether messages that are marked as memory stay as they are.
+            retrieval_model: Who writes the summaries; this session's model by default.
+        """
+        messages = self.prompt.messages
+        model = self._or_own(retrieval_model)
+
+        async def ask(system_prompt: str, text: str) -> AssistantMessage:
+            return await self._ask_aside(model, text, system_prompt=system_prompt)
+
+        async def ask_for(
+            system_prompt: str, text: str, schema: OutputSchema[list[str]]
+        ) -> list[str]:
+            with_schema = not model.profile.has_native_schema
+            told = "\n\n".join((text, schema.instruction(with_schema=with_schema)))
+            reply = await self._ask_aside(
+                model, told.rstrip(), system_prompt=system_prompt, schema=schema
+            )
+            return await self._parsed(schema, reply.text, retries=FACT_RETRIES, fixer=model)
+
+        kept = tuple(m for m in messages if is_memory(m)) if preserve_memory else ()
+        summarizer = Summarizer(memory=kept, ask=ask, ask_for=ask_for, clock=self._clock)
+        chosen = strategy if strategy is not None else WholeHistory()
+        self._set_messages(await chosen.compress(messages, summarizer))
 
     def _found(self, tool: str | type | Tool | ToolFunction) -> Tool:
-        self._state  # noqa: B018 # raises when the block has ended
+        self._require_open()
         return self._outside.tools.find(tool)
 
     def _recorded(self, reply: AssistantMessage) -> AssistantMessage:
@@ -410,13 +352,16 @@ class WriteSession(ReadSession, Editing):
         return reply
 
     def _change(self, state: SessionState) -> None:
-        self._state  # noqa: B018 # raises when the block has ended
+        self._require_open()
         self._current = state
 
 
-def _whole(reply: AssistantMessage) -> AssistantMessage:
-    """A reply that says something, with an id on every tool call."""
-    return cast("AssistantMessage", with_call_ids([checked_reply(reply)])[0])
+def _by_name(args: Mapping[str, object]) -> Mapping[str, object]:
+    if not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+        raise InvalidValueError(
+            f"A tool's arguments are a mapping by parameter name, not of type {type(args).__name__}."
+        )
+    return args
 
 
 async def _texts(outcomes: AsyncGenerator[ToolOutcome]) -> AsyncGenerator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, TypeGuard, TypeVar, cast, get_type_hints
 
 from tenure.errors import InvalidValueError
 from tenure.messages import Json
@@ -22,6 +22,17 @@ def _as_written(function: Callable[..., object]) -> Callable[..., object]:
     while isinstance(function, functools.partial):
         function = cast("Callable[..., object]", function.func)
     return function if inspect.isroutine(function) else type(function).__call__
+
+
+def is_async(
+    function: Callable[..., object],
+) -> TypeGuard[Callable[..., Awaitable[object]]]:
+    """Whether a call of a function, a partial or a callable object gives a coroutine."""
+    while isinstance(function, functools.partial):
+        function = cast("Callable[..., object]", function.func)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:

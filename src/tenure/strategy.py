@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tenure.messages import Message, user
 
 if TYPE_CHECKING:
+    from tenure.compression import HistoryCompression
     from tenure.run import RunContext
 
 
@@ -26,6 +27,8 @@ async def tool_loop(ctx: RunContext, text: str) -> object:
     while True:
         # What is said is in the context before the model is asked, so that a run that fails has it.
         async with ctx.llm.write_session() as session:
+            if ctx.compression is not None:  # before the turn, which has to stay as it is
+                await ctx.compression.apply(session, upcoming=[turn])
             session.append_prompt(turn)
         async with ctx.llm.write_session() as session:
             if ctx.output_schema is None:
@@ -39,3 +42,20 @@ async def tool_loop(ctx: RunContext, text: str) -> object:
         if not reply.tool_calls:
             return output
         turn = await ctx.execute_tools(reply.tool_calls)
+
+
+async def llm_compress_history(
+    ctx: RunContext,
+    *,
+    strategy: HistoryCompression | None = None,
+    preserve_memory: bool = True,
+    retrieval_model: object = None,
+) -> None:
+    """Compress a run's history, in a session of its own: a step of a strategy.
+
+    Args are those of `WriteSession.replace_history_with_tldr`.
+    """
+    async with ctx.llm.write_session() as session:
+        await session.replace_history_with_tldr(
+            strategy, preserve_memory=preserve_memory, retrieval_model=retrieval_model
+        )

@@ -28,8 +28,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _KEY = "result"  # of the object around an answer that is none
-_FENCE = re.compile(r"```[a-zA-Z]*\n(.*?)```", re.DOTALL)
-_MOST_PLACES = 200  # in a text where JSON is looked for; a guess, so that no text takes for ever
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+_FENCE = re.compile(r"```[^`\n]*\n(.*?)```", re.DOTALL)
+_MOST_TRIES = 200  # to read JSON somewhere in a text; a guess, so that no text takes for ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ class OutputSchema(Generic[T]):
             StructuredOutputError: There is none; it says what is wrong, without the text itself.
         """
         why = ""
-        for found in _json_texts(text):
+        for found in self._candidates(text):
             try:
                 return self._checked(found)
             except ValueError as exc:
@@ -111,6 +112,16 @@ class OutputSchema(Generic[T]):
         raise StructuredOutputError(
             f"The answer is not of the type asked for: {why or 'there is no JSON in it'}.", raw=text
         )
+
+    def _candidates(self, text: str) -> Iterator[str]:
+        """The JSON texts that may be the answer: what is wrapped as it was asked for comes first."""
+        found = list(_json_texts(text))
+        if self._is_wrapped:
+            for whole in found:
+                outer = json.loads(whole)
+                if isinstance(outer, dict) and list(cast("dict[str, Json]", outer)) == [_KEY]:
+                    yield json.dumps(outer[_KEY])
+        yield from found
 
     def instruction(self, examples: Iterable[T] = (), *, with_schema: bool) -> str:
         """Return what a model is told of the answer that it shall give.
@@ -159,23 +170,19 @@ class OutputSchema(Generic[T]):
 
     def _checked(self, text: str) -> T:
         """The value of one JSON text; raises `ValueError` with the reason."""
-        if self._is_wrapped:
-            outer = json.loads(text)
-            if isinstance(outer, dict) and list(cast("dict[str, Json]", outer)) == [_KEY]:
-                text = json.dumps(outer[_KEY])
         if self._adapter is None:
             return _valid(json.loads(text), self._validator)
         from pydantic import ValidationError
 
-        try:  # a lone surrogate has no UTF-8
-            return self._adapter.validate_json(text.encode("utf-8", "replace"))
+        try:
+            return self._adapter.validate_json(_utf8(text))
         except ValidationError as exc:
             raise ValueError(explained(exc)) from exc
 
     def _shown(self, example: T) -> str:
         plain: Json = example
         if self._adapter is not None:
-            plain = self._adapter.dump_python(example, mode="json")
+            plain = _dumped(self._adapter, example)
         return _json({_KEY: plain} if self._is_wrapped else plain)
 
     @cached_property
@@ -190,16 +197,22 @@ def _adapter_of(output: object) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(cast("type[object]", output))
     except (PydanticUserError, NameError) as exc:
-        raise InvalidValueError(f"{_name(output)} is no type that can be checked: {exc}") from exc
+        raise _no_type(output, exc) from exc
 
 
 def _described(adapter: TypeAdapter[Any], output: object) -> dict[str, Json]:
-    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic.errors import PydanticUserError
 
     try:
         return json_schema_of(adapter)
-    except PydanticInvalidForJsonSchema as exc:
-        raise InvalidValueError(f"{_name(output)} has no JSON schema: {exc}") from exc
+    except PydanticUserError as exc:
+        raise _no_type(output, exc) from exc
+
+
+def _no_type(output: object, error: Exception) -> InvalidValueError:
+    name = output.__name__ if isinstance(output, type) else repr(output)
+    why = str(error).partition("\n")[0].rstrip(".")
+    return InvalidValueError(f"Answers cannot be asked for as {name}: {why}.")
 
 
 def _validator_of(schema: dict[str, Json]) -> Any:
@@ -215,6 +228,22 @@ def _validator_of(schema: dict[str, Json]) -> Any:
     return cls(schema, registry=Registry())  # one that fetches nothing from the network
 
 
+def _dumped(adapter: TypeAdapter[Any], example: object) -> Json:
+    try:
+        return adapter.dump_python(example, mode="json", by_alias=True)
+    except ValueError as exc:  # pydantic's own error is one
+        raise InvalidValueError(
+            f"An example of type {type(example).__name__} cannot be shown as JSON; give another."
+        ) from exc
+
+
+def _utf8(text: str) -> bytes:
+    """JSON that pydantic can read: half a character, written out or escaped, becomes '?'."""
+    if _SURROGATE.search(text):
+        text = json.dumps(json.loads(text), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
+
+
 def _valid(value: Json, validator: Any) -> Any:
     from referencing.exceptions import Unresolvable
 
@@ -222,25 +251,37 @@ def _valid(value: Json, validator: Any) -> Any:
         problem = next(iter(validator.iter_errors(value)), None)
     except Unresolvable as exc:
         raise ValueError(f"the schema refers to {exc.ref!r}, which it does not hold") from exc
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
     if problem is not None:  # the library's own sentence may repeat the value
         raise ValueError(f"{problem.json_path}: it breaks the rule {problem.validator!r}")
     return value
 
 
-def _name(output: object) -> str:
-    return output.__name__ if isinstance(output, type) else repr(output)
-
-
 def _wrapped(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """An object with the value under one key; definitions stay at the root, where references look."""
-    inner = {key: value for key, value in schema.items() if key != "$defs"}
-    outer: dict[str, Json] = {
+    """An object with the value under one key; what belongs to the root stays there."""
+    root = {key: value for key, value in schema.items() if key in ("$defs", "$schema", "$id")}
+    inner = {key: value for key, value in schema.items() if key not in root}
+    return {
+        **cast("dict[str, Json]", _rebased(root)),
         "type": "object",
-        "properties": {_KEY: inner},
+        "properties": {_KEY: _rebased(inner)},
         "required": [_KEY],
         "additionalProperties": False,
     }
-    return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer
+
+
+def _rebased(schema: Json) -> Json:
+    """A schema whose references find what has moved under the key."""
+    if isinstance(schema, list):
+        return [_rebased(item) for item in cast("list[Json]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _rebased(value) for key, value in cast("dict[str, Json]", schema).items()}
+    target = moved.get("$ref")
+    if isinstance(target, str) and target.startswith("#") and not target.startswith("#/$defs/"):
+        moved["$ref"] = f"#/properties/{_KEY}{target[1:]}"
+    return moved
 
 
 def _json(value: object) -> str:
@@ -256,10 +297,13 @@ def _json_texts(text: str) -> Iterator[str]:
             continue
         yield whole
     decoder = json.JSONDecoder()
-    end = 0
-    for place in list(re.finditer(r"[{\[]", text))[:_MOST_PLACES]:
+    end = tries = 0
+    for place in re.finditer(r"[{\[]", text):
         if place.start() < end:
             continue  # inside one that was found
+        if tries == _MOST_TRIES:
+            return
+        tries += 1
         try:
             _, end = decoder.raw_decode(text, place.start())
         except (ValueError, RecursionError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import inspect
 import os
 import threading
 from collections.abc import Coroutine, Generator, Iterator
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from tenure.agent import AgentBase
 from tenure.models import TextDelta
 from tenure.run import Strategy
+from tenure.signatures import is_async
 from tenure.sync_sessions import (
     LLMContext,
     PlainStrategy,
@@ -59,8 +59,7 @@ class Agent(AgentBase[Strategy | PlainStrategy]):
     """
 
     def _async_strategy(self, strategy: Strategy | PlainStrategy) -> Strategy:
-        call = getattr(strategy, "__call__", strategy)  # noqa: B004 # an object's, if it is one
-        if inspect.iscoroutinefunction(strategy) or inspect.iscoroutinefunction(call):
+        if is_async(strategy):
             return cast("Strategy", strategy)
         return in_a_thread(cast("PlainStrategy", strategy))
 

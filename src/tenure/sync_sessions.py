@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     Callable,
     Coroutine,
@@ -28,6 +27,7 @@ from tenure.editing import Editing, Reading, SessionState
 from tenure.errors import UsageError
 
 if TYPE_CHECKING:
+    from tenure.compression import HistoryCompression
     from tenure.messages import (
         AssistantMessage,
         AssistantPart,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from tenure.models import Model, StreamFrame
     from tenure.prompt import Prompt
+    from tenure.streams import SessionStream
     from tenure.structured import OutputSchema, StructuredResult
     from tenure.tools import Tool, ToolFunction, ToolOutcome, ToolRegistry, ToolSpec
 
@@ -81,10 +82,12 @@ class _Caller:
         self._has_ended = False
 
     def __call__(self, coroutine: Coroutine[object, object, T]) -> T:
-        if self._has_ended:
-            coroutine.close()
-            raise UsageError("This run has ended or was cancelled; use no part of it any more.")
-        return wait(self._counted(coroutine), lambda: self._loop)
+        try:
+            if self._has_ended or not self._loop.is_running():
+                raise UsageError("This run has ended or was cancelled; use no part of it any more.")
+            return wait(self._counted(coroutine), lambda: self._loop)
+        finally:
+            coroutine.close()  # if it was not run: else it has ended
 
     async def _counted(self, coroutine: Coroutine[object, object, T]) -> T:
         task = asyncio.current_task()
@@ -101,7 +104,7 @@ class _Caller:
             if task is not None:
                 task.cancel()
 
-    def iterate(self, stream: AsyncGenerator[T]) -> Generator[T]:
+    def iterate(self, stream: SessionStream[T]) -> Generator[T]:
         """The items of a stream, one by one; closes it when the iteration is left."""
 
         async def next_item() -> tuple[T] | None:
@@ -208,7 +211,7 @@ class ReadSession(Reading):
         return self._call(self._session.request_llm_only_calling_tools())
 
     def request_llm_force_one_tool(
-        self, tool: str | ToolSpec | Tool | ToolFunction
+        self, tool: str | type | ToolSpec | Tool | ToolFunction
     ) -> AssistantMessage:
         """Ask, and have the model call exactly this tool."""
         return self._call(self._session.request_llm_force_one_tool(tool))
@@ -318,6 +321,20 @@ class WriteSession(ReadSession, Editing):
             tool, args, concurrency=concurrency, ordered=ordered
         )
         return self._call.iterate(texts)
+
+    def replace_history_with_tldr(
+        self,
+        strategy: HistoryCompression | None = None,
+        *,
+        preserve_memory: bool = True,
+        retrieval_model: object = None,
+    ) -> None:
+        """Put summaries in the place of what was said; `compression.py` says what stays."""
+        self._call(
+            self._session.replace_history_with_tldr(
+                strategy, preserve_memory=preserve_memory, retrieval_model=retrieval_model
+            )
+        )
 
     def _change(self, state: SessionState) -> None:
         self._session._change(state)

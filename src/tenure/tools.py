@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, cast, overload
 
 from tenure.errors import InvalidValueError, UnknownToolError
 from tenure.messages import Json, Media, ResultPart, Text, ToolCall, ToolResult
-from tenure.signatures import arguments_adapter, docstring_of, explained, schema_of
+from tenure.signatures import arguments_adapter, docstring_of, explained, is_async, schema_of
 from tenure.values import to_tagged_json
 
 _log = logging.getLogger(__name__)
@@ -96,6 +96,11 @@ class Tool:
             InvalidValueError: The name is not one that providers accept, or a parameter has a type
                 that has no JSON schema.
         """
+        if isinstance(function, type):
+            raise InvalidValueError(
+                f"The class {function.__name__} is no tool; give a function, or an object of a class "
+                "with __call__."
+            )
         self.function = function
         chosen = name if name is not None else getattr(function, "__name__", "")
         if not _NAME.fullmatch(chosen):
@@ -136,7 +141,7 @@ class Tool:
         except ValidationError as exc:
             return _refused(f"Invalid arguments for tool {self.name!r}: {explained(exc)}", exc)
         try:
-            if inspect.iscoroutinefunction(self.function):
+            if is_async(self.function):
                 value = await self.function(*positional, **named)
             else:
                 value = await asyncio.to_thread(self._run, positional, named)

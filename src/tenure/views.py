@@ -6,11 +6,12 @@
 - every call has an id that no other call has, and its result has the same;
 - no call is unanswered, except those of the last turn, which are being executed;
 - a result without its call, or a second result of one call, is left out;
+- reasoning is followed by what it led to;
 - the agent's own system prompt is there exactly once, and first; other system messages stay in place.
 
-It never edits what is stored, and applying it twice is applying it once. Before it, `window` may cut to the
-last n messages, never a result without its call, and `selection` to any, each turn with its results. After
-it, `with_tools_as_text` puts calls of tools that are not offered into words.
+It never edits what is stored, and applying it twice is applying it once. What of a long conversation it is
+given is the business of `windows.py`; that it fits a budget, too. `with_tools_as_text` puts calls of tools
+that are not offered into words.
 
 A result belongs to the call of its id, to the latest turn's when several turns use that id; without an
 id, to the oldest unanswered call of its tool that has no id either. Ids and anonymous names are separate
@@ -26,7 +27,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeAlias
 
-from tenure.errors import InvalidValueError
 from tenure.messages import (
     AssistantMessage,
     Media,
@@ -70,68 +70,22 @@ def valid_view(
     view: list[Message] = []
     for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            view.append(message)
+            if not (spoken := _without_loose_reasoning(message)).parts:
+                continue
+            view.append(spoken)
             for place, positions in results.get(index, {}).items():
-                view.append(_with_only(messages[place], positions, words=words[place] == index))
+                view.append(
+                    with_only_results(messages[place], positions, words=words[place] == index)
+                )
             if index != last_turn:
                 view.extend(_interrupted(message, index, answered))
         elif isinstance(message, ToolMessage):
             # Words that came with results go where the first of those results went.
             if index not in words and len(message.tool_results) < len(message.parts):
-                view.append(_with_only(message, frozenset(), words=True))
+                view.append(with_only_results(message, frozenset()))
         else:
             view.append(message)
     return view
-
-
-def window(messages: Sequence[Message], size: int) -> list[Message]:
-    """Return the last `size` messages, without results whose call is not among them.
-
-    The result may hold fewer than `size`: a tool message that loses all its results goes, one that
-    holds other parts as well keeps those. At least as large as the conversation, it changes nothing.
-
-    Raises:
-        InvalidValueError: `size` is negative.
-    """
-    if size < 0:
-        raise InvalidValueError(f"A window of {size} messages cannot be; give 0 or more.")
-    if size >= len(messages):
-        return list(messages)
-    start = len(messages) - size
-    kept: dict[int, set[int]] = {}
-    for (index, position), (turn, _) in paired_results(messages).items():
-        if turn >= start:
-            kept.setdefault(index, set()).add(position)
-    cut: list[Message] = []
-    for index, message in enumerate(messages[start:], start):
-        if not isinstance(message, ToolMessage):
-            cut.append(message)
-            continue
-        left = _with_only(message, kept.get(index, frozenset()), words=True)
-        if left.parts:
-            cut.append(left)
-    return cut
-
-
-def selection(messages: Sequence[Message], kept: AbstractSet[int]) -> list[Message]:
-    """Return the messages at the indices `kept`, each turn together with its results or not at all.
-
-    When a turn or a message with a result of it is not kept, the turn goes and so do all its results.
-    A result without its call goes too; what else a tool message holds stays.
-    """
-    pairs = paired_results(messages)
-    torn = {turn for (index, _), (turn, _) in pairs.items() if not {index, turn} <= kept}
-    left: list[Message] = []
-    for index, message in enumerate(messages):
-        if index not in kept or index in torn:
-            continue
-        if isinstance(message, ToolMessage) and message.tool_results:
-            whole = {p for (i, p), (turn, _) in pairs.items() if i == index and turn not in torn}
-            message = _with_only(message, whole, words=True)
-            if not message.parts:
-                continue
-        left.append(message)
-    return left
 
 
 def with_tools_as_text(
@@ -218,6 +172,19 @@ def paired_results(messages: Sequence[Message]) -> dict[Place, Place]:
     return pairs
 
 
+def with_only_results(
+    message: Message, positions: AbstractSet[int], *, words: bool = True
+) -> ToolMessage:
+    """Return a tool message with the results at these positions, and its other parts if `words`."""
+    assert isinstance(message, ToolMessage)
+    parts = tuple(
+        part
+        for position, part in enumerate(message.parts)
+        if (words if not isinstance(part, ToolResult) else position in positions)
+    )
+    return message if len(parts) == len(message.parts) else replace(message, parts=parts)
+
+
 def with_call_ids(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with an id of its own on every call, and the same on its result.
 
@@ -273,6 +240,14 @@ def _system_first(messages: Sequence[Message], own: SystemMessage) -> list[Messa
     return [current, *others]
 
 
+def _without_loose_reasoning(turn: AssistantMessage) -> AssistantMessage:
+    """The turn without reasoning at its end: providers refuse it without what it led to."""
+    end = len(turn.parts)
+    while end and isinstance(turn.parts[end - 1], Reasoning):
+        end -= 1
+    return turn if end == len(turn.parts) else replace(turn, parts=turn.parts[:end])
+
+
 def _last_turn(messages: Sequence[Message]) -> int | None:
     """The index of the turn whose calls are being executed: nothing but results follows it."""
     for index in range(len(messages) - 1, -1, -1):
@@ -294,17 +269,6 @@ def _dealt(calls: Mapping[Place, Place]) -> tuple[dict[int, dict[int, set[int]]]
         results.setdefault(turn, {}).setdefault(index, set()).add(position)
         first[index] = min(turn, first.get(index, turn))
     return results, first
-
-
-def _with_only(message: Message, results: AbstractSet[int], *, words: bool) -> ToolMessage:
-    """The tool message with the results at these positions, and its other parts if `words`."""
-    assert isinstance(message, ToolMessage)
-    parts = tuple(
-        part
-        for position, part in enumerate(message.parts)
-        if (words if not isinstance(part, ToolResult) else position in results)
-    )
-    return message if len(parts) == len(message.parts) else replace(message, parts=parts)
 
 
 def _interrupted(

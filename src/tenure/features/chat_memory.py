@@ -20,27 +20,29 @@ storing; the agent's own system prompt is never among them. There are two kinds 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import NoneType
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from tenure.errors import HistoryNotStoredError, InvalidValueError, TenureError
+from tenure.features.chat_options import ChatOptions
 from tenure.features.preprocessing import (
-    AnyPreprocessor,
-    FilterMessagesPreprocessor,
-    Moment,
-    Preprocessor,
+    WINDOWS,
     WindowSizePreprocessor,
+    WindowTokensPreprocessor,
     as_written,
     awaited,
     checked_messages,
     processed,
 )
+from tenure.marks import is_summary
 from tenure.messages import Message, UserMessage, user
 from tenure.run import Feature, RunContext, RunResult
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.leases import Held, hold
+from tenure.tokens import OVERHEAD
 
 OnFailure: TypeAlias = Literal["discard", "keep"]
 Retention: TypeAlias = Literal["keep", "delete"]
@@ -77,7 +79,7 @@ class _Sitting:
     last_seq: int = 0  # where the history ended before it was loaded
 
 
-class ChatMemory(Feature):
+class ChatMemory(ChatOptions, Feature):
     """Loads and stores the conversation of each run that has a session id."""
 
     def __init__(
@@ -116,7 +118,7 @@ class ChatMemory(Feature):
         self._given = provider
         self._on_failure = on_failure
         self._retention = retention
-        self._preprocessors: list[tuple[AnyPreprocessor, tuple[Moment, ...]]] = []
+        super().__init__()
         self._turns = InMemoryStore()  # where runs wait for each other when a provider is given
         self._has_warned = False
 
@@ -126,43 +128,6 @@ class ChatMemory(Feature):
         if self._given is None:
             self._given = InMemoryStore()
         return self._given
-
-    def window_size(self, size: int) -> ChatMemory:
-        """Go on with only the last `size` messages; returns self.
-
-        Raises:
-            InvalidValueError: `size` is negative.
-        """
-        return self.add_preprocessor(WindowSizePreprocessor(size))
-
-    def filter_messages(self, predicate: Callable[[Message], object]) -> ChatMemory:
-        """Go on with only the messages for which `predicate` is true; returns self."""
-        return self.add_preprocessor(FilterMessagesPreprocessor(predicate))
-
-    def add_preprocessor(
-        self,
-        preprocessor: AnyPreprocessor,
-        *,
-        apply_on: Sequence[Moment] = ("load", "store"),
-    ) -> ChatMemory:
-        """Add a pre-processor behind those added before; returns self.
-
-        Args:
-            preprocessor: An object with `preprocess(messages)`, or a function of messages.
-            apply_on: When it works: `"load"`, `"store"` or both.
-
-        Raises:
-            InvalidValueError: It is neither, or `apply_on` holds something else.
-        """
-        if not isinstance(preprocessor, Preprocessor) and not callable(preprocessor):
-            raise InvalidValueError(
-                f"{preprocessor!r} is no pre-processor; give a function of a list of messages, or "
-                "an object with preprocess(messages)."
-            )
-        if not apply_on or any(moment not in ("load", "store") for moment in apply_on):
-            raise InvalidValueError(f"apply_on={apply_on!r} must hold 'load', 'store' or both.")
-        self._preprocessors.append((preprocessor, tuple(apply_on)))
-        return self
 
     # --- hooks ---
 
@@ -179,6 +144,8 @@ class ChatMemory(Feature):
         held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
         sitting = _Sitting(held=held)
         ctx.storage[self] = sitting
+        if self._budget is not None:
+            ctx.llm.limit(self._budget)
         if self._retention == "delete" and isinstance(self.provider, Store):
             found = await self.provider.conversation(ctx.session_id)
             sitting.last_seq = found.last_seq if found is not None else 0
@@ -186,10 +153,17 @@ class ChatMemory(Feature):
         if loaded is None:
             return
         sitting.is_first, sitting.loaded = False, loaded
-        for preprocessor in self._at("load"):
-            loaded = await processed(preprocessor, loaded)
+        before = await self._before(ctx.session_id, loaded)
+        for number, preprocessor in enumerate(self._at("load")):
+            if number == 0 and isinstance(preprocessor, WindowSizePreprocessor):
+                loaded = preprocessor.preprocess(loaded, before=before)
+            else:
+                loaded = await processed(preprocessor, loaded)
         ctx.continue_from(loaded)
         sitting.shown = ctx.conversation
+        if self._compression is not None:
+            async with ctx.llm.write_session() as session:
+                await self._compression.apply(session)
 
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """Store the run's messages, and the agent's initial ones with a conversation's first."""
@@ -241,11 +215,27 @@ class ChatMemory(Feature):
 
     def _leading_window(self) -> int | None:
         """How much of the history can be of any use, when the first pre-processor is a window."""
-        first = next(iter(self._at("load")), None)
-        return first.size if isinstance(first, WindowSizePreprocessor) else None
+        match next(iter(self._at("load")), None):
+            case WindowSizePreprocessor(options=options) as first if not options.needs_all:
+                return first.size
+            case WindowTokensPreprocessor(options=options) as first if not options.needs_all:
+                return first.budget.tokens // OVERHEAD
+            case _:
+                return None
+
+    async def _before(self, session_id: str, loaded: list[Message]) -> int:
+        """How many messages stand before those that were loaded; asked only where it matters."""
+        match next(iter(self._at("load")), None):
+            case WindowSizePreprocessor(size=size, stride=stride) if stride > 1:
+                if isinstance(self.provider, Store) and len(loaded) == size:
+                    found = await self.provider.conversation(session_id)
+                    return found.message_count - size if found is not None else 0
+                return 0
+            case _:
+                return 0
 
     def _warn_if_long(self, session_id: str, count: int) -> None:
-        has_window = any(isinstance(p, WindowSizePreprocessor) for p in self._at("load"))
+        has_window = any(isinstance(p, WINDOWS) for p in self._at("load"))
         if count > LONG_HISTORY and not has_window and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -264,33 +254,40 @@ class ChatMemory(Feature):
                 messages = await processed(preprocessor, messages)
             await awaited(self.provider.store(session_id, messages))
             return
-        shared = _shared(ctx.conversation, sitting)
-        new = ctx.conversation[shared:]
+        kept = _shared(ctx.conversation, sitting)
+        after = None
+        if kept < len(sitting.shown):
+            after, kept = await self._branch_point(session_id, ctx.conversation, kept)
+        new = ctx.conversation[kept:]
         written = await as_written(self._at("store"), ctx.conversation, new=new)
-        if shared == len(sitting.shown):
-            await self.provider.append(
-                session_id, written.messages, run_id=ctx.run_id, lease=sitting.held.lease
-            )
+        lease = sitting.held.lease
+        if after is None:
+            await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
         else:
             await self.provider.start_branch(
-                session_id,
-                written.messages,
-                after=await self._last_kept(session_id, ctx.conversation[:shared]),
-                run_id=ctx.run_id,
-                lease=sitting.held.lease,
+                session_id, written.messages, after=after, run_id=ctx.run_id, lease=lease
             )
         if self._retention == "delete":
             await self._delete_hidden(session_id, sitting, written.hidden)
 
-    async def _last_kept(self, session_id: str, kept: list[Message]) -> int:
-        """The entry behind which a rewritten history goes on; 0 when nothing of it was kept.
+    async def _branch_point(
+        self, session_id: str, conversation: list[Message], shared: int
+    ) -> tuple[int, int]:
+        """Where a rewritten history leaves the old one.
 
-        What windows and filters hid in front of that entry stays in the history with it.
+        What windows and filters hid in front of that place stays in the history, unless the run has
+        summarised: then it is in the past with all the rest.
+
+        Returns:
+            The entry behind which the new branch goes on, and how many messages are there already.
         """
         assert isinstance(self.provider, Store)
-        ids = {message.id for message in kept}
+        ids = {message.id: n for n, message in enumerate(conversation[:shared], 1)}
         entries = await self.provider.entries(session_id)
-        return max((e.seq for e in entries if e.message.id in ids), default=0)
+        if any(is_summary(message) for message in conversation[shared:]):
+            entries = [*takewhile(lambda entry: entry.message.id in ids, entries)]
+        known = [entry for entry in entries if entry.message.id in ids]
+        return (known[-1].seq, ids[known[-1].message.id]) if known else (0, 0)
 
     async def _delete_hidden(
         self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
@@ -324,9 +321,6 @@ class ChatMemory(Feature):
 
     def _sitting(self, ctx: RunContext) -> _Sitting | None:
         return cast("_Sitting | None", ctx.storage.get(self))
-
-    def _at(self, moment: Moment) -> Iterable[AnyPreprocessor]:
-        return (p for p, moments in self._preprocessors if moment in moments)
 
 
 def _shared(conversation: list[Message], sitting: _Sitting) -> int:

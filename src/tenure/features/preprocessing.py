@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
-from tenure.errors import InvalidValueError, PreprocessorError
+from tenure.errors import PreprocessorError
 from tenure.messages import (
     AssistantMessage,
     Message,
@@ -19,7 +19,8 @@ from tenure.messages import (
     ToolMessage,
     UserMessage,
 )
-from tenure.views import window
+from tenure.tokens import TokenBudget
+from tenure.windows import END_ONLY, WindowOptions, checked_window, token_window, window
 
 Moment: TypeAlias = Literal["load", "store"]
 
@@ -39,19 +40,36 @@ AnyPreprocessor: TypeAlias = Preprocessor | PreprocessorFunction
 
 @dataclass(frozen=True, slots=True)
 class WindowSizePreprocessor:
-    """Keeps the last `size` messages; never a tool result without its call."""
+    """Keeps the last `size` messages; never a tool result without its call. See `windows.window`."""
 
     size: int
+    stride: int = 1
+    options: WindowOptions = END_ONLY
 
     def __post_init__(self) -> None:
-        if self.size < 0:
-            raise InvalidValueError(
-                f"A window of {self.size} messages cannot be; give window_size() 0 or more."
-            )
+        checked_window(self.size, self.stride)
+
+    def preprocess(self, messages: list[Message], *, before: int = 0) -> list[Message]:
+        """Return the last messages of a conversation that has `before` more in front of these."""
+        return window(messages, self.size, stride=self.stride, before=before, options=self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTokensPreprocessor:
+    """Keeps the last messages that cost at most a budget of tokens. See `windows.token_window`."""
+
+    budget: TokenBudget
+    options: WindowOptions = END_ONLY
 
     def preprocess(self, messages: list[Message]) -> list[Message]:
         """Return the last messages."""
-        return window(messages, self.size)
+        return token_window(
+            messages, self.budget.tokens, counter=self.budget.counter, options=self.options
+        )
+
+
+WINDOWS = (WindowSizePreprocessor, WindowTokensPreprocessor)
+"""The pre-processors that hide messages and do nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +129,7 @@ async def as_written(
     hidden: set[str] = set()
     for preprocessor in preprocessors:
         after = await processed(preprocessor, current)
-        if isinstance(preprocessor, WindowSizePreprocessor):
+        if isinstance(preprocessor, WINDOWS):
             hidden |= {message.id for message in current} - {message.id for message in after}
             current = after
             continue

@@ -31,7 +31,7 @@ ROWS = [
     {"models"},
     {"translation", "connections", "providers", "local", "local_engine"},
     {"stores"},
-    {"parallel", "streams", "structured", "editing"},
+    {"parallel", "streams", "structured", "editing", "waiting"},
     {"asking", "summaries"},
     {"compression"},
     {"sessions"},

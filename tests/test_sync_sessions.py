@@ -233,8 +233,9 @@ def test_a_cancelled_run_stops_what_its_thread_asks_for() -> None:
 
     agent = tenure.sync.Agent(model=ScriptedModel([never]), strategy=strategy)
     stream = agent.run_stream("hi")
-    next(iter(stream))
-    next(iter(stream))
+    events = iter(stream)
+    next(events)
+    next(events)
     assert asked.wait(10)
     stream.__exit__(None, None, None)
     assert refused.wait(10)

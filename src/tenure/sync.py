@@ -27,8 +27,8 @@ from tenure.sync_sessions import (
     RunContext,
     WriteSession,
     in_a_thread,
-    wait,
 )
+from tenure.waiting import wait
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -86,14 +86,13 @@ class Agent(AgentBase[Strategy | PlainStrategy]):
 
 
 class RunStream:
-    """The events of one run, as an iterator; the last one is `RunCompleted`.
+    """The events of one run, as an iterable; the last one is `RunCompleted`.
 
     Leaving the loop early, or the `with` block around it, cancels the run.
     """
 
     def __init__(self, stream: _async.RunStream) -> None:
         self._stream = stream
-        self._events = self._produce()
 
     @property
     def result(self) -> RunResult | None:
@@ -101,11 +100,11 @@ class RunStream:
         return self._stream.result
 
     def __iter__(self) -> Iterator[Event]:
-        return self._events
+        return self._produce()  # is let go with the loop, and then ends the run
 
     def text(self) -> Iterator[str]:
         """Iterate over the pieces of the replies' text only."""
-        return (event.text for event in self._events if isinstance(event, TextDelta))
+        return (event.text for event in self if isinstance(event, TextDelta))
 
     def __enter__(self) -> RunStream:
         return self
@@ -116,7 +115,7 @@ class RunStream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._events.close()
+        self._close()
 
     def _produce(self) -> Generator[Event]:
         events = aiter(self._stream)
@@ -124,11 +123,16 @@ class RunStream:
         async def next_event() -> Event | None:
             return await anext(events, None)
 
-        try:
-            while (event := _portal.call(next_event())) is not None:
+        # A call that raises, be it for Ctrl-C, has ended the run itself.
+        while (event := _portal.call(next_event())) is not None:
+            try:
                 yield event
-        finally:
-            _portal.call(self._stream.__aexit__(None, None, None))
+            except BaseException:
+                self._close()
+                raise
+
+    def _close(self) -> None:
+        _portal.call(self._stream.__aexit__(None, None, None))
 
 
 class _Portal:

@@ -25,6 +25,7 @@ import tenure.run as _run
 import tenure.sessions as _sessions
 from tenure.editing import Editing, Reading, SessionState
 from tenure.errors import UsageError
+from tenure.waiting import wait
 
 if TYPE_CHECKING:
     from tenure.compression import HistoryCompression
@@ -44,33 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S = TypeVar("S", bound=_sessions.ReadSession)
-
-
-def wait(
-    coroutine: Coroutine[object, object, T], loop: Callable[[], asyncio.AbstractEventLoop]
-) -> T:
-    """Run a coroutine on another thread's loop, and return what it returns or raise what it raises.
-
-    Args:
-        coroutine: What to run; cancelled when this thread is interrupted.
-        loop: Gives that loop, if this thread may wait at all.
-
-    Raises:
-        UsageError: An event loop is running in this thread.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # after Ctrl-C it would run on otherwise
-            raise
-    coroutine.close()
-    raise UsageError(
-        "tenure.sync cannot wait where an event loop is running; use the async class of the same name."
-    )
 
 
 class _Caller:

@@ -237,11 +237,16 @@ class AgentBase(ABC, Generic[S]):
             for feature in features:
                 await feature.on_run_end(ctx, result)
         except BaseException as exc:
+            cancelled: asyncio.CancelledError | None = None
             for feature in features:
                 try:
                     await feature.on_run_error(ctx, exc)
                 except Exception as failure:  # what failed first is what the caller must hear
                     exc.add_note(f"{type(feature).__name__} failed, too: {failure}")
+                except asyncio.CancelledError as again:  # the other features clean up all the same
+                    cancelled = again
+            if cancelled is not None and isinstance(exc, Exception):
+                raise cancelled from exc
             if isinstance(exc, Exception):
                 failed = RunFailed(run_id=ctx.run_id, session_id=session_id, error=exc)
                 try:

@@ -15,7 +15,8 @@ What holds for every operation, in every driver:
 - **Second calls.** Appending is idempotent by message id, deleting by absence; `commit_run` and
   `discard_run` of a run that is not there do nothing. So a caller who does not know whether one of these
   was done may repeat it.
-- **Cancellation.** A cancelled write is either done or not done, and the next read tells which.
+- **Cancellation.** A cancelled write is either done or not done, and the next read tells which; except
+  that a lease is released all the same.
 - **Missing ids.** Reading a conversation that does not exist gives an empty list or None; appending to it
   or to a run of it creates it; the other writes say what they do, most raise `UnknownConversationError`.
 - **Owners.** A store handle belongs to one tenant; nothing of another tenant is ever read or written.

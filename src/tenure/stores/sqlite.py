@@ -8,6 +8,7 @@ threads, transactions and errors are in `sqlite_engine.py`.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -239,9 +240,9 @@ class SQLiteStore(Store):
         return self._engine.write(renew).result()
 
     async def release_lease(self, session_id: str, *, holder: str) -> None:
-        await self._write(
-            leases.release, checked_session_id(session_id), holder=checked_name(holder, "holder")
-        )
+        name, holder = checked_session_id(session_id), checked_name(holder, "holder")
+        releasing = self._engine.write(self._bound(leases.release, name, holder=holder))
+        await asyncio.shield(asyncio.wrap_future(releasing))
 
     # --- the handle ---
 

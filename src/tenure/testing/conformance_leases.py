@@ -258,6 +258,20 @@ class LeaseConformance(StoreSuite):
         await store.release_lease("s", holder="a")
         await take(store, "s", "c", wait=True)
 
+    async def test_a_cancelled_release_is_done(self, store: Store) -> None:
+        """Who is cancelled while releasing, in however early a moment, has released all the same."""
+        for ticks in range(4):
+            await take(store, "s", "a")
+            task = asyncio.create_task(store.release_lease("s", holder="a"))
+            await asyncio.sleep(0)
+            for _ in range(ticks):
+                task.cancel()
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            await take(store, "s", "b")
+            await store.release_lease("s", holder="b")
+
     async def test_without_waiting_there_is_no_place(self, store: Store) -> None:
         """`wait=False` keeps no place in line."""
         await take(store, "s", "a")

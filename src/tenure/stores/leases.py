@@ -198,4 +198,5 @@ def _start_anew() -> None:
     _heartbeat = _Heartbeat()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_start_anew)

@@ -56,9 +56,11 @@ class Engine:
         self._writes: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._writer: _Writer | None = None
-        self._readers: list[_Reader] = []
+        self._threads: list[_Writer | _Reader] = []
         self._pid = os.getpid()
         self.is_closed = False
+        weakref.finalize(self, _stop, self._threads)
+        _engines.add(self)
 
     def write(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Run `operation` in a transaction; the future is done after the COMMIT.
@@ -73,7 +75,7 @@ class Engine:
             self._check_usable()
             if self._writer is None:
                 self._writer = _Writer(self._path, self._writes, is_durable=self._is_durable)
-                weakref.finalize(self, self._writer.stop)
+                self._threads.append(self._writer)
             return _queued(self._writes, operation)
 
     def read(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
@@ -84,10 +86,8 @@ class Engine:
         """
         with self._lock:
             self._check_usable()
-            if not self._readers:
-                self._readers = [_Reader(self._path, self._reads) for _ in range(_READERS)]
-                for reader in self._readers:
-                    weakref.finalize(self, reader.stop)
+            if not any(isinstance(thread, _Reader) for thread in self._threads):
+                self._threads += [_Reader(self._path, self._reads) for _ in range(_READERS)]
             return _queued(self._reads, operation)
 
     def empty_journal(self) -> Future[None]:
@@ -112,11 +112,30 @@ class Engine:
                 return
             self._forget_after_fork()
             self.is_closed = True
-            threads = [*self._readers, *([self._writer] if self._writer is not None else [])]
-        for thread in threads:
-            thread.stop()
+            threads = list(self._threads)
+        _stop(threads)
         for thread in threads:
             thread.join()
+
+    def rest(self) -> None:
+        """Do what is queued, close the file and let nobody use it; until `go_on`, in whatever process.
+
+        SQLite's locks are lost in a child process, which is not told: when the parent then closes the
+        file, it removes the journal that the child writes to. So no connection may live through a fork.
+        """
+        self._lock.acquire()
+        self._forget_after_fork()
+        if threading.current_thread() in self._threads:
+            return  # an operation forks; it cannot wait for itself
+        _stop(self._threads)
+        for thread in self._threads:
+            thread.join()
+        self._writer = None
+        self._threads.clear()
+
+    def go_on(self) -> None:
+        """Open the file again on the next use."""
+        self._lock.release()
 
     def _check_usable(self) -> None:
         if self.is_closed:
@@ -126,11 +145,42 @@ class Engine:
         self._forget_after_fork()
 
     def _forget_after_fork(self) -> None:
-        """Start anew in a child process: threads do not live on in it, and connections must not."""
+        """Start anew in a child process that an operation has forked: threads do not live on in it."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._writer, self._readers = None, []
+            self._writer = None
+            self._threads.clear()
             self._writes, self._reads = queue.SimpleQueue(), queue.SimpleQueue()
+
+
+def _stop(threads: list[_Writer | _Reader]) -> None:
+    for thread in threads:
+        thread.stop()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_resting: list[Engine] = []
+_forking = threading.Lock()
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _resting.extend(_engines)
+    for engine in _resting:
+        engine.rest()
+
+
+def _after_fork() -> None:
+    for engine in _resting:
+        engine.go_on()
+    _resting.clear()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 
 async def finished(future: Future[T]) -> T:
@@ -253,18 +303,23 @@ class _Reader(threading.Thread):
         if not future.set_running_or_notify_cancel():
             return
         try:
-            if self._connection is None:
-                self._connection = open_for_reading(self._path)
+            connection = self._opened()
             # One transaction, so that an operation of several queries sees one state.
-            self._connection.execute("BEGIN")
+            connection.execute("BEGIN")
             try:
-                result = operation(self._connection)
+                result = operation(connection)
             finally:
-                self._connection.execute("COMMIT")
+                if connection.in_transaction:  # an error of the disk ends it
+                    connection.execute("COMMIT")
             future.set_result(result)
         # Whatever it is, the thread goes on and the caller hears of it.
         except BaseException as exc:
             future.set_exception(translated(exc, self._path))
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_for_reading(self._path)
+        return self._connection
 
 
 def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: _Answers) -> None:

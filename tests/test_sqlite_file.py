@@ -1,0 +1,74 @@
+"""The SQLite file under adverse conditions: forks of the process, files that are removed or replaced."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tenure import user
+from tenure.stores.sqlite import SQLiteStore
+
+pytestmark = pytest.mark.anyio
+
+
+async def texts(store: SQLiteStore) -> list[str]:
+    return [message.text for message in await store.read("s")]
+
+
+FORKING = """
+    import asyncio, os, sys
+    from tenure import user
+    from tenure.stores.sqlite import SQLiteStore
+
+    async def in_child():
+        await store.append("s", [user("child")])
+        await store.read("s")
+        os.write(to_parent, b"x")
+        os.read(from_parent, 1)  # until the parent has closed the file
+        await store.append("s", [user("late")])
+        await store.append("s", [user("later")])
+        print([message.text for message in await store.read("s")], flush=True)
+
+    store = SQLiteStore(sys.argv[1])
+    asyncio.run(store.append("s", [user("parent")]))
+    asyncio.run(store.read("s"))
+    from_child, to_parent = os.pipe()
+    from_parent, to_child = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        asyncio.run(in_child())
+        os._exit(0)
+    os.read(from_child, 1)
+    asyncio.run(store.close())
+    os.write(to_child, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+async def test_a_forked_child_keeps_its_journal(tmp_path: Path) -> None:
+    """What a forked child has written stays, though the parent closes the store meanwhile."""
+    path = tmp_path / "chat.db"
+    command = [sys.executable, "-c", textwrap.dedent(FORKING), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    store = SQLiteStore(path)
+    assert await texts(store) == ["parent", "child", "late", "later"]
+    await store.close()
+
+
+async def test_an_unreadable_file_says_so_itself(tmp_path: Path) -> None:
+    """A read that fails raises its own error, and not one of what is done after it."""
+    store = SQLiteStore(tmp_path / "chat.db")
+
+    def failing(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")  # what SQLite does by itself when a disk fails
+        raise KeyError("disk")
+
+    with pytest.raises(KeyError, match="disk"):
+        store._engine.read(failing).result()  # pyright: ignore[reportPrivateUsage]
+    await store.close()

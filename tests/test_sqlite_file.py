@@ -61,6 +61,48 @@ async def test_a_forked_child_keeps_its_journal(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_removed_file_is_made_anew(tmp_path: Path) -> None:
+    """When the file was removed, later writes go into a new one, and not into one that has no name."""
+    path = tmp_path / "chat.db"
+    store = SQLiteStore(path)
+    await store.append("s", [user("1")])
+    assert await texts(store) == ["1"]
+    for file in tmp_path.iterdir():
+        file.unlink()
+    await store.append("s", [user("2")])
+    assert await texts(store) == ["2"]
+    again = SQLiteStore(path)
+    assert await texts(again) == ["2"]
+    await again.close()
+    await store.close()
+    again = SQLiteStore(path)
+    assert await texts(again) == ["2"]
+    await again.close()
+
+
+async def test_a_replaced_file_is_opened_anew(tmp_path: Path) -> None:
+    """When another file was put in its place, such as a copy, that one is read and written, whoever
+    else is using it; its journal is left alone.
+    """
+    path = tmp_path / "chat.db"
+    store = SQLiteStore(path)
+    await store.append("s", [user("old")])
+    assert await texts(store) == ["old"]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in list(tmp_path.glob("chat.db*")):
+        file.rename(aside / file.name)
+    other = SQLiteStore(path)
+    await other.append("s", [user("new")])
+    assert await texts(store) == ["new"]
+    await store.append("s", [user("more")])
+    await other.append("s", [user("most")])
+    assert await texts(store) == ["new", "more", "most"]
+    await store.close()
+    assert await texts(other) == ["new", "more", "most"]
+    await other.close()
+
+
 async def test_an_unreadable_file_says_so_itself(tmp_path: Path) -> None:
     """A read that fails raises its own error, and not one of what is done after it."""
     store = SQLiteStore(tmp_path / "chat.db")

@@ -25,6 +25,7 @@ from typing import TypeAlias, TypeVar, cast
 from tenure.errors import StoreClosedError
 from tenure.stores.sqlite_file import (
     empty_journal,
+    identity,
     open_for_reading,
     open_for_writing,
     retried,
@@ -220,6 +221,7 @@ class _Writer(threading.Thread):
         self._path = path
         self._is_durable = is_durable
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self.start()
 
     def stop(self) -> None:
@@ -256,8 +258,12 @@ class _Writer(threading.Thread):
                     future.set_exception(translated(exc, self._path))
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file != identity(self._path):
+            self._connection.close()  # it was removed or replaced, and what is written to it is lost
+            self._connection = None
         if self._connection is None:
             self._connection = open_for_writing(self._path, is_durable=self._is_durable)
+            self._file = identity(self._path)
         return self._connection
 
     def _write(self, batch: list[_Item]) -> None:
@@ -287,6 +293,7 @@ class _Reader(threading.Thread):
         self._queue = shared
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self.start()
 
     def stop(self) -> None:
@@ -317,8 +324,12 @@ class _Reader(threading.Thread):
             future.set_exception(translated(exc, self._path))
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file != identity(self._path):
+            self._connection.close()
+            self._connection = None
         if self._connection is None:
             self._connection = open_for_reading(self._path)
+            self._file = identity(self._path)
         return self._connection
 
 

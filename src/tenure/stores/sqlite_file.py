@@ -47,6 +47,15 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Tell a file from every other one that has been at this path; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _connected(path: Path, *, timeout_s: float = 0.0) -> sqlite3.Connection:
     if path.is_dir():
         raise StoreOpenError(f"The database {str(path)!r} is a directory; give the path of a file.")

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -27,6 +28,7 @@ from tenure import (
     tool_result,
     user,
 )
+from tenure.features.preprocessing import WindowSizePreprocessor
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
 
@@ -215,6 +217,70 @@ async def test_an_ambiguous_pre_processor_is_refused() -> None:
     assert isinstance(info.value.__cause__, PreprocessorError)
     assert info.value.result.output == "the answer"
     assert await store.read("s") == []
+
+
+def copied(messages: Iterable[Message]) -> list[Message]:
+    """Messages of the same content with new ids."""
+    make = {"user": user, "assistant": assistant}
+    return [make[m.role](m.text) for m in messages]
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize("moved", [
+    lambda ms: ms[::-1],
+    lambda ms: [*ms[1:], *ms[:1]],
+    lambda ms: sorted(ms, key=lambda m: m.text),
+    lambda ms: [m for m in ms for _ in range(2)],
+    lambda ms: ms[-2:],
+])  # fmt: skip
+async def test_reordering_and_doubling_change_only_the_view(
+    moved: Callable[[list[Message]], list[Message]], is_copied: bool
+) -> None:
+    """What was said is written in the order in which it was said, once, however a pre-processor
+    arranges it, with ids kept or new ones, and though much of it is equal.
+    """
+
+    def arranged(messages: list[Message]) -> list[Message]:
+        return copied(moved(messages)) if is_copied else moved(messages)
+
+    store = InMemoryStore()
+    model = ScriptedModel(["ok", "yes", "ok"])
+    agent = Agent(model=model, features=[ChatMemory(store).add_preprocessor(arranged)])
+    for question in ("again", "why?", "again"):
+        await agent.run(question, "s")
+    assert texts(await store.read("s")) == ["again", "ok", "why?", "yes", "again", "ok"]
+
+
+@pytest.mark.parametrize("first", ["filter", "window"])
+async def test_what_one_pre_processor_drops_the_next_need_not_have(first: str) -> None:
+    """A pre-processor that adds a note is not taken to task for what an earlier one has left out."""
+    store = InMemoryStore()
+    memory = ChatMemory(store)
+    if first == "filter":
+        memory.filter_messages(lambda m: m.role == "user")
+    else:
+        memory.window_size(1)
+    memory.add_preprocessor(lambda messages: [user("(a note)"), *messages])
+    await converse(memory, 2)
+    expected = ["Q1", "Q2"] if first == "filter" else ["Q1", "Reply 1", "Q2", "Reply 2"]
+    assert texts(await store.read("s")) == expected
+
+
+@pytest.mark.parametrize("moments", [("load", "store"), ("load",)])
+async def test_retention_removes_what_a_later_window_hides(
+    moments: tuple[Literal["load", "store"], ...],
+) -> None:
+    """With `retention="delete"` a window behind a filter removes all that it hides, like a first one:
+    also what was there before it, and nothing that the filter alone has left out.
+    """
+    store = InMemoryStore()
+    await store.append("s", [user(f"{kind}{n}") for n in range(6) for kind in ("old", "note")])
+    memory = ChatMemory(store, retention="delete").filter_messages(lambda m: m.text[:4] != "note")
+    memory.add_preprocessor(WindowSizePreprocessor(2), apply_on=moments)
+    await converse(memory, 1)
+    kept = [text for text in texts(await store.read("s")) if not text.startswith("note")]
+    assert kept == (["Q1", "Reply 1"] if "store" in moments else ["old4", "old5", "Q1", "Reply 1"])
+    assert sum(m.text.startswith("note") for m in await store.read("s")) == 6
 
 
 async def test_the_initial_messages_are_written_with_the_first_run_only() -> None:

@@ -75,6 +75,7 @@ class _Sitting:
     held: Held
     is_first: bool = True
     loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
+    hidden: set[str] = field(default_factory=set[str])  # ids of what windows left out of it
     shown: list[Message] = field(default_factory=list[Message])  # what the run began with
     last_seq: int = 0  # where the history ended before it was loaded
 
@@ -156,9 +157,12 @@ class ChatMemory(ChatOptions, Feature):
         before = await self._before(ctx.session_id, loaded)
         for number, preprocessor in enumerate(self._at("load")):
             if number == 0 and isinstance(preprocessor, WindowSizePreprocessor):
-                loaded = preprocessor.preprocess(loaded, before=before)
+                left = preprocessor.preprocess(loaded, before=before)
             else:
-                loaded = await processed(preprocessor, loaded)
+                left = await processed(preprocessor, loaded)
+            if isinstance(preprocessor, WINDOWS):
+                sitting.hidden |= {m.id for m in loaded} - {m.id for m in left}
+            loaded = left
         ctx.continue_from(loaded)
         sitting.shown = ctx.conversation
         if self._compression is not None:
@@ -292,13 +296,13 @@ class ChatMemory(ChatOptions, Feature):
     async def _delete_hidden(
         self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
     ) -> None:
-        """Remove what windows hid in this run: when storing, and what was not even loaded."""
+        """Remove what windows hid in this run: at either end, and what was not even loaded."""
         assert isinstance(self.provider, Store)
         loaded = {message.id for message in sitting.loaded}
         # Only what was there when the run began: others may have appended meanwhile.
         entries = await self.provider.entries(session_id)
         older = {e.message.id for e in entries if e.seq <= sitting.last_seq}
-        doomed = (older - loaded) | hidden
+        doomed = (older - loaded) | sitting.hidden | hidden
         if doomed:
             await self.provider.redact(session_id, lambda m: None if m.id in doomed else m)
 

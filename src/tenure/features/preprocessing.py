@@ -150,31 +150,39 @@ def _matched(
 ) -> dict[str, Message]:
     """Return the processed messages by the id of the message that each one stands for, in order.
 
-    A message stands for the one of its id; else, when the list kept its length, for the one in its
-    place; else for one that it equals. What stands for nothing is taken to concern the history that
+    A message stands for the one of its id; else for one that it equals, in its own place if it can be,
+    and else for the last such, so that nothing of this run is lost; else, when the list kept its
+    length, for the one in its place. What stands for nothing is taken to concern the history that
     is stored already, and is not written, as long as nothing of this run is missing.
 
     Raises:
         PreprocessorError: Messages of this run are missing while unknown ones are there: which is
             which cannot be told.
     """
-    matched: dict[str, Message] = {}
     known = {message.id for message in before}
     kept = {message.id for message in after} & known
-    free = [message for message in before if message.id not in kept]
-    strangers = 0
+    free = {index: message for index, message in enumerate(before) if message.id not in kept}
+    fresh = [index for index, message in enumerate(after) if message.id not in known]
+    originals: dict[int, str] = {}
+    for index in fresh:
+        if index in free and free[index] == after[index]:
+            originals[index] = free.pop(index).id
+    for index in reversed(fresh):
+        if index not in originals:
+            equal = (place for place in reversed(free) if free[place] == after[index])
+            if (place := next(equal, None)) is not None:
+                originals[index] = free.pop(place).id
+    if len(after) == len(before):
+        changed = [index for index in fresh if index not in originals and index in free]
+        originals |= {index: free[index].id for index in changed}
+    matched: dict[str, Message] = {}
     for index, message in enumerate(after):
         if message.id in known:
             matched[message.id] = message
-        elif len(after) == len(before) and before[index].id not in kept:
-            original = before[index]
-            matched[original.id] = replace(message, id=original.id)
-        elif (original := next((m for m in free if m == message), None)) is not None:
-            free.remove(original)
-            matched[original.id] = original
-        else:
-            strangers += 1
-    if strangers and not set(new) <= matched.keys():
+        elif index in originals:
+            matched[originals[index]] = replace(message, id=originals[index])
+    strangers = len(fresh) - len(originals)
+    if strangers and (known & set(new)) - matched.keys():
         raise PreprocessorError(
             f"The pre-processor {_name(preprocessor)} returned {strangers} messages with new ids "
             "and left some of this run's out, so that it cannot be told which stands for which; "

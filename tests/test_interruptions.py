@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -98,6 +101,45 @@ def test_ctrl_c_ends_a_sync_run(is_stream: bool) -> None:
         _ = list(agent.run_stream("Q", "s")) if is_stream else agent.run("Q", "s")
     assert str(agent.run("next", "s")) == "ok"
     assert asyncio.run(texts(store)) == ["next", "ok"]
+
+
+ENDING = """
+    import sys, threading
+    from tenure import ChatMemory
+    from tenure.sync import Agent
+    from tenure.testing import ScriptedModel
+
+    is_asked = threading.Event()
+
+    async def never(request):
+        import asyncio
+        is_asked.set()
+        await asyncio.Event().wait()
+
+    def run():
+        try:
+            agent.run("Q", "s")
+        except BaseException as error:
+            print(type(error).__name__, flush=True)
+
+    agent = Agent(model=ScriptedModel([never]), features=[ChatMemory(sys.argv[1])])
+    threading.Thread(target=run, daemon=True).start()
+    is_asked.wait()
+"""
+
+
+async def test_a_sync_run_ends_with_its_process(tmp_path: Path) -> None:
+    """A process that ends while a thread of it waits for a run cancels the run, which gives its
+    conversation back, and says nothing.
+    """
+    path = tmp_path / "chat.db"
+    command = [sys.executable, "-c", textwrap.dedent(ENDING), f"sqlite:///{path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    store = SQLiteStore(path)
+    assert await store.request_lease("s", holder="next", wait=False) is not None
+    assert await texts(store) == []
+    await store.close()
 
 
 # --- runs that are cancelled ---

@@ -48,7 +48,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_GRACE_S = 2.0  # how long the end of a process waits for connections to close
+_GRACE_S = 2.0  # how long the end of a process waits for runs to end and connections to close
 
 
 class Agent(AgentBase[Strategy | PlainStrategy]):
@@ -164,13 +164,21 @@ class _Portal:
             return self._loop
 
     def _shut_down(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        """At the end of the process, let models close their connections."""
+        """At the end of the process, end what runs, and let models close their connections."""
         if self._pid == os.getpid():
             with suppress(TimeoutError):
-                ending = asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop)
-                ending.result(_GRACE_S)
+                asyncio.run_coroutine_threadsafe(_end_all(loop), loop).result(_GRACE_S)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_GRACE_S)
+
+
+async def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Do what `asyncio.run` does at its end: cancel first, so that each run gives back what it holds."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -91,6 +91,7 @@ class InMemoryStore(Store):
             rows = log.branches[log.branch].rows if log is not None else []
             if not unknown_to(rows, new):
                 return appended(session_id, log, 0)
+            now = self._clock.now()
             revision = log.revision if log is not None else 0
             if expected_revision is not None and expected_revision != revision:
                 could_fork = 0 <= expected_revision < revision
@@ -103,10 +104,10 @@ class InMemoryStore(Store):
                     base = log.history_at(expected_revision) if expected_revision else []
                     end = log.commits[expected_revision][1] if expected_revision else 0
                     session_id = f"{session_id}~{self._clock.new_id()}"
-                    log = self._create(session_id, base, end)
+                    log = self._create(session_id, base, end, now)
             if log is None:
-                log = self._create(session_id, [], 0)
-            return self._append(session_id, log, new)
+                log = self._create(session_id, [], 0, now)
+            return self._append(session_id, log, new, now)
 
     async def start_branch(
         self,
@@ -130,7 +131,7 @@ class InMemoryStore(Store):
             number = max(log.branches) + 1
             log.branches[number] = LogBranch(log.branch, after, None, shared)
             log.branch, log.last_seq = number, after
-            return self._append(session_id, log, new)
+            return self._append(session_id, log, new, self._clock.now())
 
     async def fork(
         self, session_id: str, new_session_id: str, *, after: int | None = None
@@ -142,8 +143,9 @@ class InMemoryStore(Store):
             if self._found(new_session_id) is not None:
                 raise existing(new_session_id)
             shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
-            made = self._create(new_session_id, shared, end)
-            made.commit(self._clock.now())
+            now = self._clock.now()
+            made = self._create(new_session_id, shared, end, now)
+            made.commit(now)
             return appended(new_session_id, made, 0)
 
     async def rename(self, session_id: str, new_session_id: str) -> None:
@@ -245,7 +247,9 @@ class InMemoryStore(Store):
     ) -> int:
         new = self._rows(session_id, messages, run_id=run_id)
         with self._locked(checked_lease(lease, session_id)):
-            log = self._found(session_id) or self._create(session_id, [], 0)
+            log = self._found(session_id)
+            if log is None:
+                log = self._create(session_id, [], 0, self._clock.now())
             number = log.run_branch(run_id)
             if number is None:
                 number = max(log.branches) + 1
@@ -283,7 +287,8 @@ class InMemoryStore(Store):
             own = [row for row in branch.rows if row.seq > branch.parent_seq]
             if not unknown_to(log.branches[log.branch].rows, own):
                 return appended(session_id, log, 0)
-            return self._append(session_id, log, [replace(r, is_failed=is_failed) for r in own])
+            own = [replace(row, is_failed=is_failed) for row in own]
+            return self._append(session_id, log, own, self._clock.now())
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
         with self._locked():
@@ -403,18 +408,17 @@ class InMemoryStore(Store):
             raise unknown(session_id)
         return log
 
-    def _create(self, session_id: str, shared: list[LogRow], end: int) -> Log:
-        now = self._clock.now()
+    def _create(self, session_id: str, shared: list[LogRow], end: int, now: datetime) -> Log:
         branches = {1: LogBranch(None, 0, None, shared)}
         log = Log(created_at=now, updated_at=now, branches=branches, last_seq=end)
         self._shelf.logs[self.tenant, session_id] = log
         return log
 
-    def _append(self, session_id: str, log: Log, new: Iterable[LogRow]) -> Appended:
+    def _append(self, session_id: str, log: Log, new: Iterable[LogRow], now: datetime) -> Appended:
         added = add_rows(log.branches[log.branch].rows, new, log.last_seq)
         log.last_seq += len(added)
         log.usage += reply_usage(from_json(row.body) for row in added)
-        log.commit(self._clock.now())
+        log.commit(now)
         return appended(session_id, log, len(added))
 
     def _expiry(self) -> datetime:

@@ -54,6 +54,7 @@ class Head:
     last_seq: int
     message_count: int
     revision: int
+    created_at: str | None = None  # of one that is made in this operation
 
     @property
     def params(self) -> dict[str, str | int]:

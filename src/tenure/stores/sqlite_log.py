@@ -217,7 +217,7 @@ def commit(rows: Rows, head: Head, clock: Clock, usage: Usage) -> None:
     rows.run(
         "update_conversation",
         head.params,
-        now=now(clock),
+        now=head.created_at or now(clock),
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         requests=usage.requests,
@@ -234,8 +234,9 @@ def create(rows: Rows, session_id: str, clock: Clock, *, shared: Head | None = N
         last_seq=shared.last_seq if shared is not None else 0,
         message_count=shared.message_count if shared is not None else 0,
         revision=0,
+        created_at=now(clock),
     )
-    rows.run("create_conversation", head.params, now=now(clock))
+    rows.run("create_conversation", head.params, now=head.created_at)
     parent = shared if shared is not None and shared.last_seq > 0 else None
     rows.run(
         "create_branch",
@@ -244,7 +245,7 @@ def create(rows: Rows, session_id: str, clock: Clock, *, shared: Head | None = N
         parent_branch=parent.branch if parent is not None else None,
         parent_seq=head.last_seq,
         run_id=None,
-        now=now(clock),
+        now=head.created_at,
     )
     return head
 

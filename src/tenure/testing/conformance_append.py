@@ -171,13 +171,16 @@ class AppendConformance(StoreSuite):
         """A conversation has the times of its first append and of its last change, in UTC (C31)."""
         await store.append("s", said("1"))
         first = await known(store, "s")
-        assert first.created_at <= first.updated_at
+        assert first.created_at == first.updated_at  # one write, one time
         assert {first.created_at.tzinfo, first.updated_at.tzinfo} == {UTC}
         await self.let_time_pass(store, 0.25)
         await store.append("s", said("2"))
         second = await known(store, "s")
         assert second.created_at == first.created_at
         assert second.updated_at - first.updated_at >= timedelta(seconds=0.25)
+        await store.fork("s", "fork")
+        forked = await known(store, "fork")
+        assert forked.created_at == forked.updated_at
 
     async def test_what_is_known_of_a_conversation(self, store: Store) -> None:
         """A new conversation is on branch 1, has no metadata, and counts its messages."""

@@ -167,7 +167,7 @@ class Store(ABC):
 
         Raises:
             UnknownConversationError: There is no such conversation.
-            InvalidValueError: The metadata is not JSON.
+            InvalidValueError: The metadata is not JSON, or not what JSON gives back.
         """
 
     @abstractmethod

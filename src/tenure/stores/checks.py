@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import NoneType
+from typing import cast
 
 from tenure.errors import (
     ConflictError,
@@ -82,12 +84,31 @@ def checked_metadata(metadata: Mapping[str, Json]) -> str:
     """Return the canonical JSON of a conversation's metadata.
 
     Raises:
-        InvalidValueError: It is not JSON.
+        InvalidValueError: It would not come back as it is; the text names what.
     """
     try:
-        return json.dumps(metadata, ensure_ascii=True, sort_keys=True, allow_nan=False)
+        value = dict(metadata)
+        _require_exact(value, "it")
+        text = json.dumps(value, ensure_ascii=True, sort_keys=True, allow_nan=False)
+        if json.loads(text) != value:
+            raise ValueError("it has the halves of a surrogate pair side by side")
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidValueError(f"The metadata cannot be stored: {exc}; give JSON values.") from exc
+    return text
+
+
+def _require_exact(value: object, where: str) -> None:
+    """Refuse what JSON would turn into something else in silence."""
+    if type(value) is dict:
+        for key, item in cast("dict[object, object]", value).items():
+            if type(key) is not str:
+                raise TypeError(f"{where} has the key {key!r} of type {type(key).__qualname__}")
+            _require_exact(item, f"{where}[{key!r}]")
+    elif type(value) is list:
+        for index, item in enumerate(cast("list[object]", value)):
+            _require_exact(item, f"{where}[{index}]")
+    elif type(value) not in (str, int, float, bool, NoneType):
+        raise TypeError(f"{where} is of type {type(value).__qualname__}")
 
 
 def checked_after(after: int, last_seq: int) -> int:

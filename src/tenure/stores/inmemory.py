@@ -86,12 +86,11 @@ class InMemoryStore(Store):
     ) -> Appended:
         checked_on_conflict(on_conflict)
         new = self._rows(session_id, messages, run_id=run_id, is_failed=is_failed)
-        with self._locked(checked_lease(lease, session_id)):
+        with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
             rows = log.branches[log.branch].rows if log is not None else []
             if not unknown_to(rows, new):
                 return appended(session_id, log, 0)
-            now = self._clock.now()
             revision = log.revision if log is not None else 0
             if expected_revision is not None and expected_revision != revision:
                 could_fork = 0 <= expected_revision < revision
@@ -120,7 +119,7 @@ class InMemoryStore(Store):
         lease: Lease | None = None,
     ) -> Appended:
         new = self._rows(session_id, messages, run_id=run_id)
-        with self._locked(checked_lease(lease, session_id)):
+        with self._locked(checked_lease(lease, session_id)) as now:
             log = self._known(session_id)
             if expected_revision not in (None, log.revision):
                 raise conflict(
@@ -131,19 +130,18 @@ class InMemoryStore(Store):
             number = max(log.branches) + 1
             log.branches[number] = LogBranch(log.branch, after, None, shared)
             log.branch, log.last_seq = number, after
-            return self._append(session_id, log, new, self._clock.now())
+            return self._append(session_id, log, new, now)
 
     async def fork(
         self, session_id: str, new_session_id: str, *, after: int | None = None
     ) -> Appended:
         checked_session_id(new_session_id)
-        with self._locked():
+        with self._locked() as now:
             log = self._known(session_id)
             end = log.last_seq if after is None else checked_after(after, log.last_seq)
             if self._found(new_session_id) is not None:
                 raise existing(new_session_id)
             shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
-            now = self._clock.now()
             made = self._create(new_session_id, shared, end, now)
             made.commit(now)
             return appended(new_session_id, made, 0)
@@ -246,10 +244,8 @@ class InMemoryStore(Store):
         lease: Lease | None = None,
     ) -> int:
         new = self._rows(session_id, messages, run_id=run_id)
-        with self._locked(checked_lease(lease, session_id)):
-            log = self._found(session_id)
-            if log is None:
-                log = self._create(session_id, [], 0, self._clock.now())
+        with self._locked(checked_lease(lease, session_id)) as now:
+            log = self._found(session_id) or self._create(session_id, [], 0, now)
             number = log.run_branch(run_id)
             if number is None:
                 number = max(log.branches) + 1
@@ -278,7 +274,7 @@ class InMemoryStore(Store):
         is_failed: bool = False,
         lease: Lease | None = None,
     ) -> Appended:
-        with self._locked(checked_lease(lease, session_id)):
+        with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
             number = log.run_branch(run_id) if log is not None else None
             if log is None or number is None:
@@ -288,7 +284,7 @@ class InMemoryStore(Store):
             if not unknown_to(log.branches[log.branch].rows, own):
                 return appended(session_id, log, 0)
             own = [replace(row, is_failed=is_failed) for row in own]
-            return self._append(session_id, log, own, self._clock.now())
+            return self._append(session_id, log, own, now)
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
         with self._locked():
@@ -304,8 +300,7 @@ class InMemoryStore(Store):
     async def request_lease(self, session_id: str, *, holder: str, wait: bool) -> Lease | None:
         checked_session_id(session_id)
         checked_name(holder, "holder")
-        with self._locked():
-            now = self._clock.now()
+        with self._locked() as now:
             turn = self._shelf.turns.setdefault((self.tenant, session_id), Turn())
             turn.line = {name: expiry for name, expiry in turn.line.items() if expiry > now}
             if wait:
@@ -354,18 +349,18 @@ class InMemoryStore(Store):
     # --- pieces ---
 
     @contextmanager
-    def _locked(self, lease: Lease | None = None) -> Generator[None]:
+    def _locked(self, lease: Lease | None = None) -> Generator[datetime]:
         with self._shelf.lock:
             if self._shelf.is_closed:
                 raise StoreClosedError
             if lease is not None and self._turn_of(lease) is None:
                 raise lease_lost(lease)
-            yield
+            yield self._clock.now()  # one operation, one time
 
     def _redact(self, session_id: str, redaction: Redaction) -> int:
         known: dict[int, tuple[LogRow, LogRow | None]] = {}  # by identity, which branches share
         while True:
-            with self._locked():
+            with self._locked() as now:
                 log = self._known(session_id)
                 rows = [row for branch in log.branches.values() for row in branch.rows]
                 fresh = [row for row in rows if id(row) not in known]
@@ -376,7 +371,7 @@ class InMemoryStore(Store):
                         found = (known[id(row)][1] for row in branch.rows)
                         branch.rows = [row for row in found if row is not None]
                     if count:
-                        log.commit(self._clock.now())
+                        log.commit(now)
                     return count
             for row in fresh:  # not under the lock, since it is anybody's function
                 if id(row) not in known:

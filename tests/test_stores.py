@@ -98,3 +98,14 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     """A URL of another form, or with an unknown option, is refused with the right form."""
     with pytest.raises(InvalidValueError, match=r"sqlite:///|durable=true"):
         open_store(url)
+
+
+async def test_the_store_in_ram_keeps_nothing_of_what_was_released() -> None:
+    """A lease that was given back takes no memory, or a process that never ends would grow (C68)."""
+    store = InMemoryStore()
+    for n in range(50):
+        assert await store.request_lease(f"s{n}", holder="a", wait=True) is not None
+        assert await store.request_lease(f"s{n}", holder="b", wait=True) is None
+        await store.release_lease(f"s{n}", holder="a")
+        await store.release_lease(f"s{n}", holder="b")
+    assert store._shelf.turns == {}

@@ -104,8 +104,7 @@ class InMemoryStore(Store):
                     end = log.commits[expected_revision][1] if expected_revision else 0
                     session_id = f"{session_id}~{self._clock.new_id()}"
                     log = self._create(session_id, base, end, now)
-            if log is None:
-                log = self._create(session_id, [], 0, now)
+            log = log or self._create(session_id, [], 0, now)
             return self._append(session_id, log, new, now)
 
     async def start_branch(
@@ -331,6 +330,8 @@ class InMemoryStore(Store):
                 turn.line.pop(holder, None)
                 if turn.holder == holder:
                     turn.holder = turn.expires_at = None
+                if turn.holder is None and not turn.line:
+                    del self._shelf.turns[self.tenant, session_id]
 
     # --- the handle ---
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -78,3 +81,34 @@ def test_now_is_aware_utc() -> None:
     now = SYSTEM_CLOCK.now()
     assert now.utcoffset() == timedelta(0)
     assert abs(now - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_a_forked_child_can_make_ids() -> None:
+    """A child that is forked while another thread makes an id makes its own, and waits for nobody."""
+    script = """
+        import os, threading
+        from tenure.clock import SYSTEM_CLOCK
+
+        is_held = threading.Event()
+
+        def hold():
+            with SYSTEM_CLOCK._lock:
+                is_held.set()
+                threading.Event().wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        is_held.wait()
+        pid = os.fork()
+        if pid == 0:
+            SYSTEM_CLOCK.new_id()
+            os._exit(0)
+        for _ in range(500):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                os._exit(status)
+            threading.Event().wait(0.01)
+        os.kill(pid, 9)
+        os._exit(1)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0

@@ -6,6 +6,7 @@ Everything that stamps or names something takes a `Clock`, so that a test can ho
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -38,9 +39,13 @@ class SystemClock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.start_anew()
         self._last_ms = 0
         self._counter = 0
+
+    def start_anew(self) -> None:
+        """Be usable in a child process, where a thread that counted when it was forked is gone."""
+        self._lock = threading.Lock()
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -80,3 +85,6 @@ def _uuid7(millisecond: int, counter: int, random: int) -> str:
 
 SYSTEM_CLOCK = SystemClock()
 """The clock of everything that was given no other one."""
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=SYSTEM_CLOCK.start_anew)

@@ -226,6 +226,28 @@ async def test_runs_with_a_plain_provider_wait_for_each_other() -> None:
     assert sorted(m.text for m in provider.kept) == ["Q0", "Q1", "Q2", "Q3", "Q4", *"aaaaa"]
 
 
+async def test_memories_of_one_provider_wait_for_each_other() -> None:
+    """Two agents whose memories have the same provider lose nothing of each other's (C08)."""
+
+    class Provider:
+        kept: tuple[Message, ...] = ()
+
+        def load(self, session_id: str) -> list[Message]:
+            return list(self.kept)
+
+        def store(self, session_id: str, messages: list[Message]) -> None:
+            self.kept = tuple(messages)
+
+    async def answer(_: ModelRequest) -> str:
+        await asyncio.sleep(0)
+        return "a"
+
+    provider = Provider()
+    agents = [Agent(model=ScriptedModel([answer]), features=[ChatMemory(provider)]) for _ in "123"]
+    await asyncio.gather(*(agent.run(f"Q{n}", "s") for n, agent in enumerate(agents)))
+    assert sorted(m.text for m in provider.kept) == ["Q0", "Q1", "Q2", "a", "a", "a"]
+
+
 # --- leases that run out ---
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from types import NoneType
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
+from weakref import WeakValueDictionary
 
 from tenure.errors import HistoryNotStoredError, InvalidValueError, TenureError
 from tenure.features.chat_options import ChatOptions
@@ -51,6 +52,9 @@ LONG_HISTORY = 1_000
 """How many messages a history may have before a memory without a window warns, once."""
 
 _log = logging.getLogger(__name__)
+
+_turns: WeakValueDictionary[int, InMemoryStore] = WeakValueDictionary()
+"""By the id of a provider, whose memories keep both: all of them share one line."""
 
 
 @runtime_checkable
@@ -120,7 +124,8 @@ class ChatMemory(ChatOptions, Feature):
         self._on_failure = on_failure
         self._retention = retention
         super().__init__()
-        self._turns = InMemoryStore()  # where runs wait for each other when a provider is given
+        # Where runs wait for each other when a provider is given.
+        self._turns = _turns.setdefault(id(provider), InMemoryStore())
         self._has_warned = False
 
     @property

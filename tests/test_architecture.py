@@ -25,6 +25,7 @@ ROWS = [
     {"codec", "views", "marks"},
     {"tokens"},
     {"windows"},
+    {"explanations"},
     {"prompt"},
     {"signatures"},
     {"tools"},

@@ -117,7 +117,7 @@ class AgentBase(ABC, Generic[S]):
         self.name = name
         self.model: Model = resolve_model(model)
         self.tools = ToolRegistry(tools)
-        self._system_prompt = _own_system_prompt(system_prompt)
+        self._system_prompt = own_system_prompt(system_prompt)
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
         self._strategy = tool_loop if strategy is None else self._async_strategy(strategy)
         self._output_schema = OutputSchema[object](output_type) if output_type is not str else None
@@ -382,7 +382,8 @@ class RunStream:
             await asyncio.wait({self._task})
 
 
-def _own_system_prompt(text: str | None) -> SystemMessage | None:
+def own_system_prompt(text: str | None) -> SystemMessage | None:
+    """The message that an agent with this system prompt sends first."""
     if text is None:
         return None
     # Its time is the earliest there is: it was there before anything was said.

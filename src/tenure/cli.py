@@ -23,17 +23,26 @@ from rich.table import Table
 from rich.text import Text as Styled
 
 from tenure import __version__
-from tenure.agent import DEFAULT_WINDOW, Agent
+from tenure.agent import DEFAULT_WINDOW, Agent, own_system_prompt
 from tenure.clock import SYSTEM_CLOCK
 from tenure.codec import to_dict
+from tenure.compression import KeepLastN
 from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
+from tenure.explanations import ExplainedView, explained_view
 from tenure.features.chat_memory import ChatMemory
-from tenure.messages import Message
+from tenure.features.preprocessing import WindowSizePreprocessor, WindowTokensPreprocessor
+from tenure.marks import is_summary
+from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
+from tenure.tokens import TokenBudget, TokenEstimator
 
 DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+# With a budget: what share of it the history may reach before it is compressed, and how many messages
+# stay as they are then; guesses, for a summary and an answer to fit into what is left.
+COMPRESS_AT = 0.6
+KEPT_WHEN_COMPRESSED = 4
 HELP_IN_CHAT = "/history shows the conversation, /new starts another one, /exit ends"
 
 # What a terminal would obey instead of showing it: C0 and C1 controls but tab and newline.
@@ -58,6 +67,17 @@ Db = Annotated[
         envvar="TENURE_STORE",
         help="The database: a file, or a URL such as sqlite:////var/lib/chat.db. "
         "By default tenure.db in your data directory.",
+    ),
+]
+
+
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--budget",
+        min=1,
+        metavar="TOKENS",
+        help="Send the model at most so many tokens. In a chat, older messages become a summary.",
     ),
 ]
 
@@ -109,6 +129,7 @@ def chat(
     system: Annotated[
         str, typer.Option("--system", metavar="TEXT", help="The system prompt.")
     ] = DEFAULT_SYSTEM_PROMPT,
+    budget: Budget = None,
 ) -> None:
     """Chat with an agent that still knows the conversation the next time.
 
@@ -120,7 +141,13 @@ def chat(
     checked_session_id(session)
     store = _store(db)
     chosen = model or (DEFAULT_OPENAI_MODEL if os.environ.get("OPENAI_API_KEY") else "local")
-    memory = ChatMemory(store).window_size(DEFAULT_WINDOW)
+    memory = ChatMemory(store)
+    if budget is None:
+        memory.window_size(DEFAULT_WINDOW)
+    else:
+        memory.window_tokens(budget).compress_when(
+            tokens=int(budget * COMPRESS_AT), strategy=KeepLastN(KEPT_WHEN_COMPRESSED)
+        )
     agent = Agent(model=chosen, system_prompt=system, features=[memory])
     with asyncio.Runner() as runner:
         try:
@@ -228,13 +255,26 @@ def show(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON array, an object for each message.")
     ] = False,
+    as_view: Annotated[
+        bool,
+        typer.Option("--view", help="What the model would be sent now, and what not, and why."),
+    ] = False,
+    system: Annotated[
+        str, typer.Option("--system", metavar="TEXT", help="With --view: the system prompt.")
+    ] = DEFAULT_SYSTEM_PROMPT,
+    budget: Budget = None,
 ) -> None:
-    """Show a conversation's messages."""
+    """Show a conversation's messages, or what of them a model would be sent."""
     store = _existing_store(db)
     messages = asyncio.run(store.read(session))
     asyncio.run(store.close())
     if not messages:
         raise _unknown(session)
+    if as_view:
+        view = _view(messages, system, budget)
+        messages = view.sent
+        for each in view.left_out:
+            _say(f"left out: {_line(each.message, each.part)} ({each.reason})")
     if as_json:
         objects = [{**to_dict(message), "text": message.text} for message in messages]
         typer.echo(json.dumps(objects, ensure_ascii=False, indent=2))
@@ -291,12 +331,47 @@ def _unknown(session: str) -> UsageError:
     )
 
 
+def _view(messages: list[Message], system: str, budget: int | None) -> ExplainedView:
+    """What `tenure chat` with these options would send before the next line."""
+    limit = TokenBudget(tokens=budget, counter=TokenEstimator()) if budget is not None else None
+    if limit is not None:
+        memory, name = WindowTokensPreprocessor(limit), f"the window of {budget} tokens"
+    else:
+        memory = WindowSizePreprocessor(DEFAULT_WINDOW)
+        name = f"the window of {DEFAULT_WINDOW} messages"
+    return explained_view(
+        messages,
+        window=memory.preprocess,
+        window_name=name,
+        system_prompt=own_system_prompt(system),
+        budget=limit,
+    )
+
+
 def _print_messages(messages: list[Message]) -> None:
     for message in messages:
-        lines = [message.text] if message.text else []
-        lines += [f"[calls {call.name} {call.args}]" for call in message.tool_calls]
-        lines += [f"[{result.name} gave] {result.text}" for result in message.tool_results]
-        _write(f"{message.role}> {' '.join(lines)}\n")
+        _write(f"{_line(message)}\n")
+
+
+def _line(message: Message, part: Part | None = None) -> str:
+    """A message, or one part of it, behind the name of who said it."""
+    lines: list[str] = []
+    for each in message.parts if part is None else (part,):
+        match each:
+            case Text() if each.text:
+                lines.append(each.text)
+            case ToolCall():
+                lines.append(f"[calls {each.name} {each.args}]")
+            case ToolResult():
+                lines.append(f"[{each.name} gave] {each.text}")
+            case Media():
+                lines.append(f"[{each.filename or each.media_type}]")
+            case Reasoning() if part is not None:
+                lines.append(f"[thought] {each.text}")
+            case _:
+                pass
+    who = "summary" if is_summary(message) else message.role
+    return f"{who}> {' '.join(lines)}"
 
 
 def _write(text: str, to: TextIO | None = None) -> None:

@@ -17,7 +17,7 @@ from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 Object = dict[str, Any]
 
@@ -42,6 +42,7 @@ class OpenAIServer:
         bodies: The JSON bodies of the requests, in order of arrival.
         connections: How many connections were opened.
         is_left: Set when a client closed an endless stream.
+        answer: Makes the reply to a request's body, in place of the script.
     """
 
     url: str
@@ -49,6 +50,7 @@ class OpenAIServer:
     connections: int = 0
     is_left: Event = field(default_factory=Event)
     replies: deque[Reply] = field(default_factory=deque)
+    answer: Callable[[Object], Reply] | None = None
     changes: Condition = field(default_factory=Condition)
     open_connections: int = 0
 
@@ -158,6 +160,7 @@ class _Httpd(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each reply waits for the client's delayed ACK
     server: _Httpd
 
     def setup(self) -> None:
@@ -180,7 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         state = self.server.state
         state.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        reply = state.replies.popleft() if len(state.replies) > 1 else state.replies[0]
+        if state.answer is not None:
+            reply = state.answer(state.bodies[-1])
+        else:
+            reply = state.replies.popleft() if len(state.replies) > 1 else state.replies[0]
         if reply.events is None:
             self._send_whole(reply)
         else:

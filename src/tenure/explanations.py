@@ -60,7 +60,18 @@ def explained_view(
         budget: What the request may cost.
     """
     shown = window([*history])
-    left_out = [*_missing(history, shown, f"outside {window_name}")]
+    places = {message.id: place for place, message in enumerate(history)}
+    begin = places[shown[0].id] if shown and shown[0].id in places else len(history)
+    loose = {id(each.part): each for each in _repaired(history, None)}
+    left_out: list[LeftOut] = []
+    for each in _missing(history, shown, f"outside {window_name}"):
+        parts = each.message.parts if each.part is None else (each.part,)
+        if places[each.message.id] >= begin and all(id(part) in loose for part in parts):
+            left_out += [
+                loose[id(part)] for part in parts
+            ]  # is in the window, and goes all the same
+        else:
+            left_out.append(each)
     left_out += _repaired(shown, system_prompt)
     view = with_tools_as_text(valid_view(shown, system_prompt=system_prompt))
     if budget is not None:
@@ -70,7 +81,6 @@ def explained_view(
             return ExplainedView(sent=[], left_out=[LeftOut(message=view[0], reason=str(exc))])
         left_out += _missing(view, sent, f"over the budget of {budget.tokens} tokens")
         view = sent
-    places = {message.id: place for place, message in enumerate(history)}
     left_out.sort(key=lambda each: places.get(each.message.id, -1))
     return ExplainedView(sent=view, left_out=left_out)
 

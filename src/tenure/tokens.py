@@ -54,7 +54,8 @@ class TokenEstimator:
 
     Attributes:
         factor: By what estimates are multiplied: 1 at first, and then what providers counted, divided
-            by what was estimated, the latest requests weighing most.
+            by what was estimated: over the requests so far, the latest weighing most, or in the last
+            one, whichever is more.
     """
 
     def __init__(self) -> None:
@@ -82,8 +83,11 @@ class TokenEstimator:
         estimate = sum(_estimate(m.parts) for m in messages) + sum(map(_estimate_of_tool, tools))
         self._counted = self._counted * _FADING + max(usage.input_tokens - overhead, 0)
         self._estimated = self._estimated * _FADING + estimate
-        if self._estimated:
-            self.factor = min(max(self._counted / self._estimated, _LEAST), _MOST)
+        if self._estimated and estimate:
+            # Rather too much than too little: a request over the budget may be refused.
+            latest = max(usage.input_tokens - overhead, 0) / estimate
+            factor = max(self._counted / self._estimated, latest)
+            self.factor = min(max(factor, _LEAST), _MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,11 +164,14 @@ def paired_results(messages: Sequence[Message]) -> dict[Place, Place]:
     pairing = Pairing()
     pairs: dict[Place, Place] = {}
     for index, message in enumerate(messages):
-        for position, part in enumerate(message.parts):
-            if isinstance(part, ToolCall):
-                pairing.add((index, position), part)
-            elif isinstance(part, ToolResult) and (call := pairing.take(part)) is not None:
-                pairs[index, position] = call
+        if isinstance(message, AssistantMessage):
+            for position, part in enumerate(message.parts):
+                if isinstance(part, ToolCall):
+                    pairing.add((index, position), part)
+        elif isinstance(message, ToolMessage):
+            for position, part in enumerate(message.parts):
+                if isinstance(part, ToolResult) and (call := pairing.take(part)) is not None:
+                    pairs[index, position] = call
     return pairs
 
 
@@ -200,6 +203,8 @@ def _with_unique_ids(messages: Sequence[Message], calls: Mapping[Place, Place]) 
     tries = Counter[str]()
     made: dict[Place, str] = {}
     for index, message in enumerate(messages):
+        if not isinstance(message, AssistantMessage):
+            continue
         for position, part in enumerate(message.parts):
             if not isinstance(part, ToolCall):
                 continue
@@ -242,10 +247,12 @@ def _system_first(messages: Sequence[Message], own: SystemMessage) -> list[Messa
 
 def _without_loose_reasoning(turn: AssistantMessage) -> AssistantMessage:
     """The turn without reasoning at its end: providers refuse it without what it led to."""
+    if not turn.parts or not isinstance(turn.parts[-1], Reasoning):
+        return turn
     end = len(turn.parts)
     while end and isinstance(turn.parts[end - 1], Reasoning):
         end -= 1
-    return turn if end == len(turn.parts) else replace(turn, parts=turn.parts[:end])
+    return replace(turn, parts=turn.parts[:end])
 
 
 def _last_turn(messages: Sequence[Message]) -> int | None:
@@ -275,14 +282,17 @@ def _interrupted(
     turn: AssistantMessage, index: int, answered: AbstractSet[Place]
 ) -> list[ToolMessage]:
     """A made result for each call of a turn that has none, in one message, if there are such calls."""
-    text = Text(text=UNANSWERED)
-    results = tuple(
-        ToolResult(call_id=part.id, name=part.name, parts=(text,), is_error=True)
+    left = [
+        part
         for position, part in enumerate(turn.parts)
         if isinstance(part, ToolCall) and (index, position) not in answered
-    )
-    if not results:
+    ]
+    if not left:
         return []
+    text = Text(text=UNANSWERED)
+    results = tuple(
+        ToolResult(call_id=call.id, name=call.name, parts=(text,), is_error=True) for call in left
+    )
     made_id = f"unanswered-{_digest(turn.id)}"
     return [ToolMessage(id=made_id, created_at=turn.created_at, parts=results)]
 

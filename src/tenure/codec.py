@@ -169,7 +169,8 @@ def _unflattened(data: Mapping[str, Json], cls: type) -> dict[str, object]:
     extra: dict[str, object] = {}
     for name, item in data.items():
         (value if name in known else extra)[name] = item
-    value["extra"] = extra
+    if extra:
+        value["extra"] = extra
     parts = value.get("parts")
     if isinstance(parts, list):
         value["parts"] = [_unflattened_part(part) for part in cast("list[Json]", parts)]

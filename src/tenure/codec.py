@@ -50,7 +50,7 @@ def to_dict(message: Message) -> dict[str, Json]:
     from pydantic_core import PydanticSerializationError
 
     try:
-        for holder in (message, *_parts_of(message)):
+        for holder in (message, *parts_of(message)):
             for name in _MAPPINGS:
                 _require_json(getattr(holder, name, None))
         dumped: object = _adapter().dump_python(message, warnings="error")
@@ -109,7 +109,8 @@ def _unwritable(message: Message, why: str) -> InvalidValueError:
     )
 
 
-def _parts_of(message: Message) -> Iterator[m.Part]:
+def parts_of(message: Message) -> Iterator[m.Part]:
+    """Yield the parts of a message, those inside of tool results too, in order."""
     for part in message.parts:
         yield part
         if isinstance(part, m.ToolResult):

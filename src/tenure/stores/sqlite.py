@@ -9,7 +9,8 @@ threads, transactions and errors are in `sqlite_engine.py`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -43,6 +44,7 @@ from tenure.stores.checks import (
 )
 from tenure.stores.sqlite_engine import Engine, finished
 from tenure.stores.sqlite_media import Packed, pack
+from tenure.stores.sqlite_memo import Memo
 from tenure.stores.sqlite_rows import Rows
 
 T = TypeVar("T")
@@ -67,6 +69,7 @@ class SQLiteStore(Store):
         self.path = Path(path).absolute()
         self._clock = clock
         self._engine = Engine(self.path, is_durable=is_durable)
+        self._memo = Memo()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r})"
@@ -133,13 +136,15 @@ class SQLiteStore(Store):
 
     async def redact(self, session_id: str, redaction: Redaction) -> int:
         name = checked_session_id(session_id)
-        changed = await self._write(log.redact, name, redaction, clock=self._clock)
-        await finished(self._engine.empty_journal())
+        with self._forgetting():
+            changed = await self._write(log.redact, name, redaction, clock=self._clock)
+            await finished(self._engine.empty_journal())
         return changed
 
     async def delete(self, session_id: str) -> bool:
-        was_there = await self._write(log.delete, checked_session_id(session_id))
-        await finished(self._engine.empty_journal())
+        with self._forgetting():
+            was_there = await self._write(log.delete, checked_session_id(session_id))
+            await finished(self._engine.empty_journal())
         return was_there
 
     # --- reading ---
@@ -214,11 +219,11 @@ class SQLiteStore(Store):
         )
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
-        was_there = await self._write(
-            runs.discard_run, checked_session_id(session_id), checked_name(run_id, "run id")
-        )
-        if was_there:
-            await finished(self._engine.empty_journal())
+        names = checked_session_id(session_id), checked_name(run_id, "run id")
+        with self._forgetting():
+            was_there = await self._write(runs.discard_run, *names)
+            if was_there:
+                await finished(self._engine.empty_journal())
         return was_there
 
     # --- leases ---
@@ -255,7 +260,8 @@ class SQLiteStore(Store):
         return self._engine.is_closed
 
     async def close(self) -> None:
-        await self._engine.closed()
+        with self._forgetting():
+            await self._engine.closed()
 
     # --- pieces ---
 
@@ -272,8 +278,19 @@ class SQLiteStore(Store):
     def _bound(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[sqlite3.Connection], T]:
-        tenant = self.tenant
-        return lambda connection: operation(Rows(connection, tenant), *args, **kwargs)
+        tenant, memo = self.tenant, self._memo
+        return lambda connection: operation(Rows(connection, tenant, memo), *args, **kwargs)
+
+    @contextmanager
+    def _forgetting(self) -> Generator[None]:
+        """Keep nothing in RAM of what is erased inside the block, whatever comes of that.
+
+        At its end the journal is empty: nobody reads the old state any more, who could put it back.
+        """
+        try:
+            yield
+        finally:
+            self._memo.clear()
 
 
 def _run_id(run_id: str | None) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from tenure.stores.migrations import named_queries
+from tenure.stores.sqlite_memo import Memo
 
 Value: TypeAlias = str | int | bytes | None
 Row: TypeAlias = dict[str, Any]
@@ -16,7 +17,8 @@ Row: TypeAlias = dict[str, Any]
 class Rows:
     """Runs named queries, each with the tenant among its parameters."""
 
-    def __init__(self, connection: sqlite3.Connection, tenant: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, tenant: str, memo: Memo) -> None:
+        self.memo = memo
         self._connection = connection
         self._tenant = tenant
         self._queries = named_queries("sqlite.sql")

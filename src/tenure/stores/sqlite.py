@@ -42,7 +42,7 @@ from tenure.stores.checks import (
     checked_on_conflict,
     checked_session_id,
 )
-from tenure.stores.sqlite_engine import Engine, finished
+from tenure.stores.sqlite_engine import Engine
 from tenure.stores.sqlite_media import Packed, pack
 from tenure.stores.sqlite_memo import Memo
 from tenure.stores.sqlite_rows import Rows
@@ -138,13 +138,13 @@ class SQLiteStore(Store):
         name = checked_session_id(session_id)
         with self._forgetting():
             changed = await self._write(log.redact, name, redaction, clock=self._clock)
-            await finished(self._engine.empty_journal())
+            await self._engine.empty_journal()
         return changed
 
     async def delete(self, session_id: str) -> bool:
         with self._forgetting():
             was_there = await self._write(log.delete, checked_session_id(session_id))
-            await finished(self._engine.empty_journal())
+            await self._engine.empty_journal()
         return was_there
 
     # --- reading ---
@@ -223,7 +223,7 @@ class SQLiteStore(Store):
         with self._forgetting():
             was_there = await self._write(runs.discard_run, *names)
             if was_there:
-                await finished(self._engine.empty_journal())
+                await self._engine.empty_journal()
         return was_there
 
     # --- leases ---
@@ -241,7 +241,7 @@ class SQLiteStore(Store):
     def renew_lease(self, lease: Lease) -> bool:
         ttl_s, clock = self.lease_ttl_s, self._clock
         renew = self._bound(leases.renew, lease, ttl_s=ttl_s, clock=clock)
-        return self._engine.write(renew).result()
+        return self._engine.write_blocking(renew)
 
     async def release_lease(self, session_id: str, *, holder: str) -> None:
         await self._write(
@@ -268,12 +268,12 @@ class SQLiteStore(Store):
     async def _write(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await finished(self._engine.write(self._bound(operation, *args, **kwargs)))
+        return await self._engine.write(self._bound(operation, *args, **kwargs))
 
     async def _read(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await finished(self._engine.read(self._bound(operation, *args, **kwargs)))
+        return await self._engine.read(self._bound(operation, *args, **kwargs))
 
     def _bound(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs

@@ -34,9 +34,34 @@ async def test_messages_are_decoded_once(tmp_path: Path) -> None:
     once, again = await store.read("s"), await store.read("s")
     entries = await store.entries("s")
     assert once == SAID
+    assert once[1] is not SAID[1]  # it was decoded
     for message, same, entry in zip(once, again, entries, strict=True):
         assert message is same is entry.message
     await store.close()
+
+
+async def test_what_was_appended_is_not_decoded_at_all(tmp_path: Path) -> None:
+    """A message of texts alone is read back as the very object that was appended."""
+    store, said = SQLiteStore(tmp_path / "chat.db"), [user("q"), assistant("a", "b")]
+    await store.append("s", said)
+    for message, same in zip(said, await store.read("s"), strict=True):
+        assert message is same
+    await store.close()
+
+
+class Word(str):
+    pass
+
+
+@pytest.mark.parametrize("text", ["\ud83d\ude00", Word("q")])
+async def test_what_reads_otherwise_is_decoded(tmp_path: Path, text: str) -> None:
+    """A message that is not read back exactly as it is in RAM is read from its row, as elsewhere."""
+    store, other = SQLiteStore(tmp_path / "chat.db"), SQLiteStore(tmp_path / "chat.db")
+    await store.append("s", [user(text)])
+    [here], [there] = await store.read("s"), await other.read("s")
+    assert (here.text, type(here.text)) == (there.text, str)
+    await store.close()
+    await other.close()
 
 
 @pytest.mark.parametrize(

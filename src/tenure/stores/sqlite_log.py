@@ -207,6 +207,7 @@ def add(rows: Rows, head: Head, packed: Sequence[Packed], *, run_id: str | None,
     rows.run_many("add_entry", entries)
     for entry, item in zip(entries, packed, strict=True):
         keep_media(rows, entry, item.media)
+        rows.memo.put_written(item.body, item.message)
     head.last_seq += len(entries)
     head.message_count += len(entries)
 

@@ -1,4 +1,4 @@
-"""The messages that the SQLite driver has decoded lately, by the bodies of their rows.
+"""The messages that the SQLite driver has decoded or written lately, by the bodies of their rows.
 
 Whoever reads the end of a conversation reads mostly what the last reader has read; decoding a message
 takes 10 us, and finding it here half of one. A body says everything that is in a message, so nothing is
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 
-from tenure.codec import parts_of
+from tenure.codec import is_plain, parts_of
 from tenure.mappings import EMPTY
 from tenure.messages import Message
 
@@ -52,6 +52,14 @@ class Memo:
             self._messages[body] = message
             if len(self._messages) > MEMO_MESSAGES:
                 self._messages.popitem(last=False)
+
+    def put_written(self, body: str, message: Message) -> None:
+        """Keep a message that is being written, if reading this body is sure to give the same one.
+
+        It is not when it has two halves of a surrogate pair, which are read as one character.
+        """
+        if is_plain(message) and r"\ud" not in body:
+            self.put(body, message)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -133,6 +133,23 @@ async def test_readers_share_what_waits(store: SQLiteStore) -> None:
     await reading
 
 
+async def test_a_caller_cancelled_when_the_answer_is_there(store: SQLiteStore) -> None:
+    """Who is cancelled between the end of the operation and being told of it keeps nobody waiting."""
+    gate = Gate()
+    holding = asyncio.create_task(store._engine.write(gate))
+    await gate.held()
+    cancelled, beside = (asyncio.create_task(store.append(s, [user("y")])) for s in "ab")
+    await asyncio.sleep(0)  # they are queued
+    gate.open()
+    store._engine.write_blocking(lambda _: None)  # the loop stands still until they are done
+    assert cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(cancelled, 10)
+    assert (await asyncio.wait_for(beside, 10)).revision == 1
+    assert len(await store.read("a")) == 1
+    await holding
+
+
 async def test_a_failed_read_is_its_callers_alone(store: SQLiteStore) -> None:
     """Reads that a thread does in a row each get their own answer or error."""
     gates = [Gate(), Gate()]

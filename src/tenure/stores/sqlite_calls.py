@@ -33,6 +33,7 @@ class Call(Generic[T]):
         self.operation = operation
         self.answer = answer
         self.error: BaseException | None = None
+        self.is_over = False
         self._result: T | None = None
         self._turn = threading.Lock()  # never released: whoever is first has it
 
@@ -55,6 +56,9 @@ class Call(Generic[T]):
         """Give the answer, in the thread of the loop that waits for it."""
         # Another type than T only when there is an error.
         answer: asyncio.Future[Any] | Future[Any] = self.answer
+        self.is_over = True
+        if answer.cancelled():
+            return
         if self.error is not None:
             answer.set_exception(self.error)
         else:
@@ -72,10 +76,13 @@ async def answered(call: Call[T], answer: asyncio.Future[T]) -> T:
     is waited for, so that the next read tells whether it was done.
     """
     try:
-        return await asyncio.shield(answer)
+        return await answer  # not shielded, which would cost another turn of the loop
     except asyncio.CancelledError:
-        if not call.withdraw():
-            await asyncio.wait({answer})
+        if not call.withdraw() and not call.is_over:
+            over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            over.add_done_callback(lambda _: over.exception())  # nobody is left to be told
+            call.answer = over
+            await asyncio.wait({over})
         raise
 
 

@@ -87,13 +87,13 @@ def known(rows: Rows, session_id: str) -> Head:
 
 
 def lineage(rows: Rows, head: Head) -> Iterator[Segment]:
-    """Yield the segments of a history, the newest first."""
+    """Yield the segments of a history, the newest first; each is looked for only when it is asked for."""
     conversation_id, branch, high = head.conversation_id, head.branch, head.last_seq
     while high > 0:
+        yield Segment(conversation_id, branch, 0, high)  # all entries of a branch are its own
         place = {"conversation_id": conversation_id, "branch": branch}
         found = rows.one("find_branch", place)
         assert found is not None, place
-        yield Segment(conversation_id, branch, found["parent_seq"], high)
         if found["parent_branch"] is None:
             return
         conversation_id = found["parent_conversation_id"] or conversation_id

@@ -47,11 +47,9 @@ class Memo:
         return message
 
     def put(self, body: str, message: Message) -> None:
-        """Keep a message, unless it is long or can be changed, and drop the one not used for longest."""
-        if len(body) <= MEMO_BODY_BYTES and _is_immutable(message):
-            self._messages[body] = message
-            if len(self._messages) > MEMO_MESSAGES:
-                self._messages.popitem(last=False)
+        """Keep a message that was decoded, unless it is long or can be changed."""
+        if _is_immutable(message):
+            self._keep(body, message)
 
     def put_written(self, body: str, message: Message) -> None:
         """Keep a message that is being written, if reading this body is sure to give the same one.
@@ -59,11 +57,19 @@ class Memo:
         It is not when it has two halves of a surrogate pair, which are read as one character.
         """
         if is_plain(message) and r"\ud" not in body:
-            self.put(body, message)
+            self._keep(body, message)
 
     def clear(self) -> None:
         """Forget everything."""
         self._messages.clear()
+
+    def _keep(self, body: str, message: Message) -> None:
+        """Keep a message that is not long, and drop the one that was not used for longest."""
+        if len(body) <= MEMO_BODY_BYTES:
+            self._messages[body] = message
+            if len(self._messages) > MEMO_MESSAGES:
+                with suppress(KeyError):  # cleared meanwhile
+                    self._messages.popitem(last=False)
 
 
 def _is_immutable(message: Message) -> bool:

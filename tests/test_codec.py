@@ -66,6 +66,72 @@ def test_round_trip_is_exact(history: list[Message]) -> None:
         assert codec.from_dict(codec.to_dict(message)) == message
 
 
+def outcome(message: Message) -> str:
+    """The JSON of a message, or what is said of it."""
+    try:
+        return codec.to_json(message)
+    except InvalidValueError as error:
+        return str(error)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(st.integers(0, 2**32).map(random_history))
+def test_plain_messages_have_the_same_json(history: list[Message]) -> None:
+    """A message of texts alone is written without pydantic, in the bytes that pydantic would give."""
+    for message in history:
+        texts = tuple(part for part in message.parts if isinstance(part, Text))
+        plain = type(message)(parts=texts, id=message.id, created_at=message.created_at)
+        assert codec.is_plain(plain)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "is_plain", lambda _: False)
+            whole = codec.to_json(plain)
+        assert codec.to_json(plain) == whole
+
+
+class Word(str):
+    pass
+
+
+class Moment(datetime):
+    pass
+
+
+class Mine(Text):
+    pass
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        replace(user("q"), metadata={}),
+        replace(user("q"), metadata={"k": 1}),
+        replace(user("q"), extra={"later": 1}),
+        replace(user("q"), id=Word("m")),
+        replace(user("q"), id=7),  # pyright: ignore
+        replace(user("q"), created_at=Moment.fromtimestamp(0, UTC)),
+        replace(user("q"), role="assistant"),  # pyright: ignore
+        replace(user("q"), role=[]),  # pyright: ignore
+        user(Text(text=Word("q"))),
+        user(Text(text="q", kind="media")),  # pyright: ignore
+        user(Text(text="q", provider={"k": 1})),
+        user(Text(text="q", extra={"later": 1})),
+        user(Mine(text="q")),
+        user(Media(media_type="a/b", url="u")),
+        assistant(ToolCall(name="t")),
+        replace(assistant("a"), usage=Usage()),
+        replace(assistant("a"), model="m"),
+        replace(assistant("a"), finish_reason="stop"),
+        replace(assistant("a"), provider={"k": 1}),
+    ],
+)
+def test_other_messages_are_not_plain(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapping, a subclass, a wrong type, or anything but texts goes through pydantic's checks."""
+    assert not codec.is_plain(message)
+    said = outcome(message)
+    monkeypatch.setattr(codec, "is_plain", lambda _: False)
+    assert outcome(message) == said
+
+
 def test_json_is_canonical() -> None:
     """Keys are sorted, and what says nothing is left out: equal messages have equal bytes."""
     message = UserMessage(parts=(Text(text="ä"),), id="m", created_at=MOMENT)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from pydantic import TypeAdapter
 
+from tenure import codec
 from tenure.errors import InvalidValueError, PromptError
 from tenure.messages import (
     AssistantMessage,
@@ -104,6 +110,48 @@ def test_equality_ignores_id_and_time() -> None:
     assert one != user("p")
     assert one != replace(one, metadata={"k": 1})
     assert user("q") != assistant("q")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda mapping: mapping.__setitem__("k", 1),
+        lambda mapping: mapping.setdefault("k", 1),
+        lambda mapping: mapping.update(k=1),
+        lambda mapping: mapping.__ior__({"k": 1}),
+        lambda mapping: mapping.clear() or mapping["k"],
+    ],
+)
+def test_an_empty_mapping_stays_empty(change: Callable[[object], object]) -> None:
+    """A mapping that nobody gave is one for all messages, and refuses to be changed, after loading too."""
+    loaded = codec.from_json(codec.to_json(assistant("a")))
+    for mapping in (
+        loaded.metadata,
+        loaded.parts[0].extra,  # pyright: ignore
+        Usage().details,
+        user("q").metadata,
+    ):
+        with pytest.raises((TypeError, KeyError)):
+            change(mapping)
+        assert mapping == {}
+        assert mapping is user("q").extra
+
+
+def test_an_empty_mapping_is_like_any_other() -> None:
+    """It is equal to `{}`, copies and pickles, is JSON, passes pydantic, and can be added to a dict."""
+    message = user("q")
+    for same in (
+        copy.copy(message),
+        copy.deepcopy(message),
+        *(pickle.loads(pickle.dumps(message, protocol)) for protocol in range(2, 6)),
+        TypeAdapter(UserMessage).validate_python(asdict(message)),
+    ):
+        assert same == message
+        assert (same.id, same.metadata, dict(same.metadata)) == (message.id, {}, {})
+    assert copy.deepcopy(message).metadata is message.metadata
+    assert pickle.loads(pickle.dumps(message)).metadata is message.metadata
+    assert json.dumps(message.metadata) == str(message.metadata) == "{}"
+    assert {**message.metadata, "k": 1} == message.metadata | {"k": 1} == {"k": 1}
 
 
 def test_messages_are_frozen_and_hashable() -> None:

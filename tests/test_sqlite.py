@@ -274,11 +274,11 @@ async def test_a_full_disk_fails_the_append_alone(tmp_path: Path) -> None:
 
     engine = store._engine
     # Outside of any batch of ours, on the writer's own connection.
-    await asyncio.wrap_future(engine.write(lambda connection: limit(connection, 20)))
+    await engine.write(lambda connection: limit(connection, 20))
     with pytest.raises(StoreError, match="the disk is full; nothing of this was stored"):
         await store.append("s", [user("small"), user("big" * 1_000_000)])
     assert [m.text for m in await store.read("s")] == ["before"]
-    await asyncio.wrap_future(engine.write(lambda connection: limit(connection, 1_000_000)))
+    await engine.write(lambda connection: limit(connection, 1_000_000))
     await store.append("s", [user("after")])
     assert [m.text for m in await store.read("s")] == ["before", "after"]
     await store.close()
@@ -575,16 +575,19 @@ async def test_a_cancelled_write_in_a_failing_batch_does_not_end_the_writer(tmp_
         connection.execute("ROLLBACK")  # what SQLite does by itself when a disk is full
         raise sqlite3.OperationalError("disk full")
 
-    engine.write(hold)
+    holding = asyncio.create_task(engine.write(hold))
     await asyncio.to_thread(is_held.wait)
     # What comes now, while the writer is held, is one batch.
-    cancelled = engine.write(lambda _: None)
-    assert cancelled.cancel()
-    failing, beside = engine.write(ends_it_for_all), engine.write(lambda _: None)
+    operations = (lambda _: None), ends_it_for_all, (lambda _: None)
+    tasks = [asyncio.create_task(engine.write(operation)) for operation in operations]
+    await asyncio.sleep(0)  # they are queued
+    tasks[0].cancel()
+    await asyncio.wait({tasks[0]})
     gate.set()
-    for future in (failing, beside):
+    for task in tasks[1:]:
         with pytest.raises(StoreError, match="disk full"):
-            await asyncio.wait_for(asyncio.wrap_future(future), 10)
+            await asyncio.wait_for(task, 10)
+    await holding
     await store.append("s", [user("after")])
     assert [m.text for m in await store.read("s")] == ["before", "after"]
     await store.close()

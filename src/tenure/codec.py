@@ -12,17 +12,21 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from datetime import datetime
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, cast
 
 import tenure.messages as m
 from tenure.errors import InvalidValueError, StoreError
+from tenure.mappings import EMPTY
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from tenure.messages import Json, Message
+
+_ENCODER = json.JSONEncoder(ensure_ascii=True, sort_keys=True, allow_nan=False)
 
 _MAPPINGS = ("metadata", "provider", "extra", "data")
 
@@ -32,6 +36,7 @@ _MESSAGES: dict[str, type] = {
     "assistant": m.AssistantMessage,
     "tool": m.ToolMessage,
 }
+_ROLES = {cls: role for role, cls in _MESSAGES.items()}
 _PARTS: dict[str, type] = {
     "text": m.Text,
     "media": m.Media,
@@ -47,10 +52,12 @@ def to_dict(message: Message) -> dict[str, Json]:
     Raises:
         InvalidValueError: See `to_json`.
     """
+    if is_plain(message):
+        return _plain_dict(message)
     from pydantic_core import PydanticSerializationError
 
     try:
-        for holder in (message, *_parts_of(message)):
+        for holder in (message, *parts_of(message)):
             for name in _MAPPINGS:
                 _require_json(getattr(holder, name, None))
         dumped: object = _adapter().dump_python(message, warnings="error")
@@ -61,6 +68,45 @@ def to_dict(message: Message) -> dict[str, Json]:
         raise _unwritable(message, why) from None
     except (TypeError, ValueError, RecursionError) as exc:
         raise _unwritable(message, str(exc)) from exc
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a message is nothing but texts, with no mapping, no usage, and no subclass in it.
+
+    What people say mostly is. Writing it needs no checks, and nothing in it can be changed.
+    """
+    return (
+        _ROLES.get(type(message)) == message.role
+        and message.metadata is message.extra is EMPTY
+        and type(message.id) is str
+        and type(message.created_at) is datetime
+        and all(
+            type(part) is m.Text
+            and part.kind == "text"
+            and type(part.text) is str
+            and part.provider is part.extra is EMPTY
+            for part in message.parts
+        )
+        and (
+            not isinstance(message, m.AssistantMessage)
+            or (
+                message.provider is EMPTY
+                and message.usage is message.finish_reason is message.model is None
+            )
+        )
+    )
+
+
+def _plain_dict(message: Message) -> dict[str, Json]:
+    return {
+        "role": message.role,
+        "id": message.id,
+        "created_at": message.created_at.isoformat(),
+        "parts": [
+            {"kind": "text", "text": part.text}
+            for part in cast("tuple[m.Text, ...]", message.parts)
+        ],
+    }
 
 
 def from_dict(data: Mapping[str, Json]) -> Message:
@@ -97,7 +143,7 @@ def to_json(message: Message) -> str:
     """
     data = to_dict(message)
     try:
-        return json.dumps(data, ensure_ascii=True, sort_keys=True, allow_nan=False)
+        return _ENCODER.encode(data)
     except (TypeError, ValueError, RecursionError) as exc:
         raise _unwritable(message, str(exc)) from exc
 
@@ -109,7 +155,8 @@ def _unwritable(message: Message, why: str) -> InvalidValueError:
     )
 
 
-def _parts_of(message: Message) -> Iterator[m.Part]:
+def parts_of(message: Message) -> Iterator[m.Part]:
+    """Yield the parts of a message, those inside of tool results too, in order."""
     for part in message.parts:
         yield part
         if isinstance(part, m.ToolResult):
@@ -169,7 +216,8 @@ def _unflattened(data: Mapping[str, Json], cls: type) -> dict[str, object]:
     extra: dict[str, object] = {}
     for name, item in data.items():
         (value if name in known else extra)[name] = item
-    value["extra"] = extra
+    if extra:
+        value["extra"] = extra
     parts = value.get("parts")
     if isinstance(parts, list):
         value["parts"] = [_unflattened_part(part) for part in cast("list[Json]", parts)]

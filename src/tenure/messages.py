@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, PlainSerial
 
 from tenure.clock import SYSTEM_CLOCK, Clock, in_utc
 from tenure.errors import InvalidValueError, PromptError
+from tenure.mappings import empty
 
 P = TypeVar("P")
 
@@ -52,8 +53,8 @@ _Bytes: TypeAlias = Annotated[
 
 
 def _mapping() -> Mapping[str, Json]:
-    """A field for an opaque mapping: compared, but no part of the hash."""
-    return field(default_factory=dict[str, Json], hash=False)
+    """A field for an opaque mapping, by default `EMPTY`: compared, but no part of the hash."""
+    return field(default_factory=empty, hash=False)
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     requests: int = 0
-    details: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    details: Mapping[str, int] = field(default_factory=empty, hash=False)
 
     @property
     def total_tokens(self) -> int:

@@ -20,7 +20,7 @@ What holds for every operation, in every driver:
 - **Missing ids.** Reading a conversation that does not exist gives an empty list or None; appending to it
   or to a run of it creates it; the other writes say what they do, most raise `UnknownConversationError`.
 - **Owners.** A store handle belongs to one tenant; nothing of another tenant is ever read or written.
-- **Copies.** What is read shares nothing with what was appended.
+- **Copies.** What is read shares nothing that can be changed with what was appended or read before.
 - **Leases.** A write that is given a lease happens only while that lease is held (`LeaseLostError`);
   writes without one are not held up by anybody's lease.
 - **Where.** A store may be used from any thread and any event loop, at once or in turn, and blocks none.

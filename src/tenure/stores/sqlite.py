@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -42,8 +43,9 @@ from tenure.stores.checks import (
     checked_on_conflict,
     checked_session_id,
 )
-from tenure.stores.sqlite_engine import Engine, finished
+from tenure.stores.sqlite_engine import Engine
 from tenure.stores.sqlite_media import Packed, pack
+from tenure.stores.sqlite_memo import Memo
 from tenure.stores.sqlite_rows import Rows
 
 T = TypeVar("T")
@@ -68,6 +70,7 @@ class SQLiteStore(Store):
         self.path = Path(path).absolute()
         self._clock = clock
         self._engine = Engine(self.path, is_durable=is_durable)
+        self._memo = Memo()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r})"
@@ -134,13 +137,15 @@ class SQLiteStore(Store):
 
     async def redact(self, session_id: str, redaction: Redaction) -> int:
         name = checked_session_id(session_id)
-        changed = await self._write(log.redact, name, redaction, clock=self._clock)
-        await finished(self._engine.empty_journal())
+        with self._forgetting():
+            changed = await self._write(log.redact, name, redaction, clock=self._clock)
+            await self._engine.empty_journal()
         return changed
 
     async def delete(self, session_id: str) -> bool:
-        was_there = await self._write(log.delete, checked_session_id(session_id))
-        await finished(self._engine.empty_journal())
+        with self._forgetting():
+            was_there = await self._write(log.delete, checked_session_id(session_id))
+            await self._engine.empty_journal()
         return was_there
 
     # --- reading ---
@@ -215,11 +220,11 @@ class SQLiteStore(Store):
         )
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
-        was_there = await self._write(
-            runs.discard_run, checked_session_id(session_id), checked_name(run_id, "run id")
-        )
-        if was_there:
-            await finished(self._engine.empty_journal())
+        names = checked_session_id(session_id), checked_name(run_id, "run id")
+        with self._forgetting():
+            was_there = await self._write(runs.discard_run, *names)
+            if was_there:
+                await self._engine.empty_journal()
         return was_there
 
     # --- leases ---
@@ -237,11 +242,11 @@ class SQLiteStore(Store):
     def renew_lease(self, lease: Lease) -> bool:
         ttl_s, clock = self.lease_ttl_s, self._clock
         renew = self._bound(leases.renew, lease, ttl_s=ttl_s, clock=clock)
-        return self._engine.write(renew).result()
+        return self._engine.begin_write(renew).result()
 
     async def release_lease(self, session_id: str, *, holder: str) -> None:
         name, holder = checked_session_id(session_id), checked_name(holder, "holder")
-        releasing = self._engine.write(self._bound(leases.release, name, holder=holder))
+        releasing = self._engine.begin_write(self._bound(leases.release, name, holder=holder))
         await asyncio.shield(asyncio.wrap_future(releasing))
 
     # --- the handle ---
@@ -256,25 +261,37 @@ class SQLiteStore(Store):
         return self._engine.is_closed
 
     async def close(self) -> None:
-        await self._engine.closed()
+        with self._forgetting():
+            await self._engine.closed()
 
     # --- pieces ---
 
     async def _write(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await finished(self._engine.write(self._bound(operation, *args, **kwargs)))
+        return await self._engine.write(self._bound(operation, *args, **kwargs))
 
     async def _read(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await finished(self._engine.read(self._bound(operation, *args, **kwargs)))
+        return await self._engine.read(self._bound(operation, *args, **kwargs))
 
     def _bound(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[sqlite3.Connection], T]:
-        tenant = self.tenant
-        return lambda connection: operation(Rows(connection, tenant), *args, **kwargs)
+        tenant, memo = self.tenant, self._memo
+        return lambda connection: operation(Rows(connection, tenant, memo), *args, **kwargs)
+
+    @contextmanager
+    def _forgetting(self) -> Generator[None]:
+        """Keep nothing in RAM of what is erased inside the block, whatever comes of that.
+
+        At its end the journal is empty: nobody reads the old state any more, who could put it back.
+        """
+        try:
+            yield
+        finally:
+            self._memo.clear()
 
 
 def _run_id(run_id: str | None) -> str | None:

@@ -111,7 +111,7 @@ ORDER BY seq
 LIMIT :limit;
 
 -- name: read_backward
-SELECT seq, run_id, kind, body
+SELECT body
 FROM entries
 WHERE tenant = :tenant AND conversation_id = :conversation_id AND branch = :branch
     AND seq > :low AND seq <= :high

@@ -17,12 +17,12 @@ import queue
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeVar
 
 from tenure.errors import StoreClosedError
+from tenure.stores.sqlite_calls import Call, Calls, Operation, answer_all, answered, next_batch
 from tenure.stores.sqlite_file import (
     empty_journal,
     identity,
@@ -33,14 +33,12 @@ from tenure.stores.sqlite_file import (
 )
 
 T = TypeVar("T")
-_Operation: TypeAlias = Callable[[sqlite3.Connection], object]
-_Item: TypeAlias = tuple[_Operation, "Future[object]"]
-_Answers: TypeAlias = dict["Future[object]", tuple[object, BaseException | None]]
 
-_BATCH_SIZE = (
-    256  # operations in one transaction; guess: bounds how long one COMMIT keeps others waiting
-)
+# Operations in one transaction; a guess that bounds how long one COMMIT keeps others waiting.
+_BATCH_SIZE = 256
 _READERS = 2  # threads; more only compete for the two or so cores that matter
+# Reads in a row of one of them; a guess, few enough to leave some to the others.
+_READ_BATCH_SIZE = 16
 
 
 def _journal_emptied(_: sqlite3.Connection) -> None:
@@ -54,8 +52,8 @@ class Engine:
         self._path = path
         self._is_durable = is_durable
         self._lock = threading.Lock()
-        self._writes: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._writes: Calls = queue.SimpleQueue()
+        self._reads: Calls = queue.SimpleQueue()
         self._writer: _Writer | None = None
         self._threads: list[_Writer | _Reader] = []
         self._pid = os.getpid()
@@ -63,45 +61,48 @@ class Engine:
         weakref.finalize(self, _stop, self._threads)
         _engines.add(self)
 
-    def write(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Run `operation` in a transaction; the future is done after the COMMIT.
+    async def write(self, operation: Operation[T]) -> T:
+        """Run `operation` in a transaction; returns after the COMMIT.
 
-        An exception of the operation's own undoes it and is the future's. A future that is
-        cancelled before its turn has no effect at all.
+        An exception of the operation's own undoes it and is raised here. When the caller is cancelled
+        before the operation's turn, it has no effect at all.
 
         Raises:
             StoreClosedError: After `close()`.
         """
-        with self._lock:
-            self._check_usable()
-            if self._writer is None:
-                self._writer = _Writer(self._path, self._writes, is_durable=self._is_durable)
-                self._threads.append(self._writer)
-            return _queued(self._writes, operation)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        call = Call(operation, answer)
+        self._queue_write(call)
+        return await answered(call, answer)
 
-    def read(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
+    def begin_write(self, operation: Operation[T]) -> Future[T]:
+        """The same, queued at once and then done whoever waits for it, with an event loop or without."""
+        answer: Future[T] = Future()
+        self._queue_write(Call(operation, answer))
+        return answer
+
+    async def read(self, operation: Operation[T]) -> T:
         """Run `operation` on a connection that cannot write.
 
         Raises:
             StoreClosedError: After `close()`.
         """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        call = Call(operation, answer)
         with self._lock:
             self._check_usable()
             if not any(isinstance(thread, _Reader) for thread in self._threads):
                 self._threads += [_Reader(self._path, self._reads) for _ in range(_READERS)]
-            return _queued(self._reads, operation)
+            self._reads.put(call)
+        return await answered(call, answer)
 
-    def empty_journal(self) -> Future[None]:
+    async def empty_journal(self) -> None:
         """Empty the journal (WAL), so that what was erased is nowhere in the files; after the writes
         that are queued now.
 
         Waits for readers of other processes for as long as for their locks.
         """
-        with self._lock:
-            self._check_usable()
-            future: Future[None] = Future()
-            self._writes.put((_journal_emptied, cast("Future[object]", future)))
-            return future
+        await self.write(_journal_emptied)
 
     async def closed(self) -> None:
         """Do what is queued, then end the threads and close the file."""
@@ -137,6 +138,14 @@ class Engine:
     def go_on(self) -> None:
         """Open the file again on the next use."""
         self._lock.release()
+
+    def _queue_write(self, call: Call[T]) -> None:
+        with self._lock:
+            self._check_usable()
+            if self._writer is None:
+                self._writer = _Writer(self._path, self._writes, is_durable=self._is_durable)
+                self._threads.append(self._writer)
+            self._writes.put(call)
 
     def _check_usable(self) -> None:
         if self.is_closed:
@@ -184,40 +193,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     )
 
 
-async def finished(future: Future[T]) -> T:
-    """Return an operation's result.
-
-    When the caller is cancelled: an operation that has not begun never happens; one that has begun
-    is waited for, so that the next read tells whether it was done.
-    """
-    waiting = asyncio.wrap_future(future)
-    try:
-        return await asyncio.shield(waiting)
-    except asyncio.CancelledError:
-        if not future.cancel():
-            await asyncio.wait({waiting})
-            if not waiting.cancelled():
-                waiting.exception()  # nobody is left to be told
-        raise
-
-
-def _queued(
-    target: queue.SimpleQueue[_Item | None], operation: Callable[[sqlite3.Connection], T]
-) -> Future[T]:
-    future: Future[T] = Future()
-    # The two belong together: the thread gives this future only this operation's result.
-    target.put((operation, cast("Future[object]", future)))
-    return future
-
-
 class _Writer(threading.Thread):
     """The only thread that writes."""
 
-    def __init__(
-        self, path: Path, own: queue.SimpleQueue[_Item | None], *, is_durable: bool
-    ) -> None:
+    def __init__(self, path: Path, own: Calls, *, is_durable: bool) -> None:
         super().__init__(name="tenure-writer", daemon=True)
-        self._queue = own
+        self._calls = own
         self._path = path
         self._is_durable = is_durable
         self._connection: sqlite3.Connection | None = None
@@ -225,37 +206,28 @@ class _Writer(threading.Thread):
         self.start()
 
     def stop(self) -> None:
-        self._queue.put(None)
+        self._calls.put(None)
 
     def run(self) -> None:
         is_stopping = False
         while not is_stopping:
-            batch: list[_Item] = []
-            item = self._queue.get()
-            while item is not None:
-                batch.append(item)
-                if len(batch) == _BATCH_SIZE or self._queue.empty():
-                    break
-                item = self._queue.get()
-            is_stopping = item is None
+            batch, is_stopping = next_batch(self._calls, threads=1, at_most=_BATCH_SIZE)
             self._serve(batch)
-            del batch, item  # hold no caller's data while waiting
+            del batch  # hold no caller's data while waiting
         if self._connection is not None:
             self._connection.close()
 
-    def _serve(self, batch: list[_Item]) -> None:
+    def _serve(self, batch: list[Call[Any]]) -> None:
         """Do a batch, and answer all callers."""
-        erasing = [future for operation, future in batch if operation is _journal_emptied]
-        writing = [item for item in batch if item[0] is not _journal_emptied]
-        if writing:
+        if writing := [call for call in batch if call.operation is not _journal_emptied]:
             self._write(writing)
-        for future in erasing:
-            if future.set_running_or_notify_cancel():
+        for call in batch:
+            if call.operation is _journal_emptied and call.begins():
                 try:
                     empty_journal(self._opened())
-                    future.set_result(None)
                 except BaseException as exc:
-                    future.set_exception(translated(exc, self._path))
+                    call.error = translated(exc, self._path)
+                answer_all([call])
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != identity(self._path):
@@ -266,62 +238,63 @@ class _Writer(threading.Thread):
             self._file = identity(self._path)
         return self._connection
 
-    def _write(self, batch: list[_Item]) -> None:
+    def _write(self, batch: list[Call[Any]]) -> None:
         """Do a batch of operations in one transaction."""
-        answers: _Answers = {}
+        begun: list[Call[Any]] = []
         failure: BaseException | None = None
         try:
-            _commit(self._opened(), batch, answers)
+            _commit(self._opened(), batch, begun)
         # Whatever it is, the thread goes on and the callers hear of it.
         except BaseException as exc:
             failure = exc
-            # One that was cancelled, before or in the batch, is nobody's to answer.
-            left = [f for _, f in batch if f not in answers and not f.cancelled()]
-            answers |= {f: (None, None) for f in left if f.set_running_or_notify_cancel()}
-        for future, (result, error) in answers.items():
-            if (error := failure or error) is not None:
-                future.set_exception(translated(error, self._path))
-            else:
-                future.set_result(result)
+            begun += [call for call in batch if call.begins()]
+        _answer(begun, failure, self._path)
 
 
 class _Reader(threading.Thread):
     """One of the threads that read; they share a queue."""
 
-    def __init__(self, path: Path, shared: queue.SimpleQueue[_Item | None]) -> None:
+    def __init__(self, path: Path, shared: Calls) -> None:
         super().__init__(name="tenure-reader", daemon=True)
-        self._queue = shared
+        self._calls = shared
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self.start()
 
     def stop(self) -> None:
-        self._queue.put(None)
+        self._calls.put(None)
 
     def run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            self._serve(*item)
-            del item  # hold no caller's data while waiting
+        is_stopping = False
+        while not is_stopping:
+            batch, is_stopping = next_batch(self._calls, threads=_READERS, at_most=_READ_BATCH_SIZE)
+            self._serve(batch)
+            del batch  # hold no caller's data while waiting
         if self._connection is not None:
             self._connection.close()
 
-    def _serve(self, operation: _Operation, future: Future[object]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+    def _serve(self, batch: list[Call[Any]]) -> None:
+        """Do a batch, and answer all callers."""
+        begun: list[Call[Any]] = []
+        failure: BaseException | None = None
         try:
             connection = self._opened()
             # One transaction, so that an operation of several queries sees one state.
             connection.execute("BEGIN")
             try:
-                result = operation(connection)
+                for call in batch:
+                    if call.begins():
+                        begun.append(call)
+                        call.run(connection)
             finally:
                 if connection.in_transaction:  # an error of the disk ends it
                     connection.execute("COMMIT")
-            future.set_result(result)
-        # Whatever it is, the thread goes on and the caller hears of it.
+        # Whatever it is, the thread goes on and the callers hear of it.
         except BaseException as exc:
-            future.set_exception(translated(exc, self._path))
+            failure = exc
+            begun += [call for call in batch if call.begins()]
+        _answer(begun, failure, self._path)
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != identity(self._path):
@@ -333,26 +306,24 @@ class _Reader(threading.Thread):
         return self._connection
 
 
-def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: _Answers) -> None:
-    """Run a batch in one transaction, adding each operation's result or error to `answers`.
+def _commit(connection: sqlite3.Connection, batch: list[Call[Any]], begun: list[Call[Any]]) -> None:
+    """Run a batch in one transaction, adding each operation that has begun to `begun`.
 
     An operation can be cancelled until the file's lock is there.
     """
     retried(lambda: connection.execute("BEGIN IMMEDIATE"))
+    is_alone = len(batch) == 1  # then the transaction itself is all the protection it needs
     try:
-        for operation, future in batch:
-            if not future.set_running_or_notify_cancel():
+        for call in batch:
+            if not call.begins():
                 continue
-            answers[future] = (None, None)
-            is_alone = len(batch) == 1  # then the transaction itself is all the protection it needs
+            begun.append(call)
             if not is_alone:
                 connection.execute("SAVEPOINT operation")
-            try:
-                answers[future] = (operation(connection), None)
-            except BaseException as exc:
-                answers[future] = (None, exc)
+            call.run(connection)
+            if call.error is not None:
                 if is_alone or not connection.in_transaction:  # a full disk ends it for all
-                    raise
+                    raise call.error
                 connection.execute("ROLLBACK TO operation")
             if not is_alone:
                 connection.execute("RELEASE operation")
@@ -361,3 +332,11 @@ def _commit(connection: sqlite3.Connection, batch: list[_Item], answers: _Answer
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _answer(begun: list[Call[Any]], failure: BaseException | None, path: Path) -> None:
+    """Answer all calls that have begun; if the whole batch failed, with its error."""
+    for call in begun:
+        if (error := failure or call.error) is not None:
+            call.error = translated(error, path)
+    answer_all(begun)

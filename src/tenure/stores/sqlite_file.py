@@ -65,7 +65,11 @@ def _connected(path: Path, *, timeout_s: float = 0.0) -> sqlite3.Connection:
             f"{str(path.parent)!r}; make it first."
         )
     # One thread uses a connection at a time; closing happens in another one, after the last use.
-    return sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=timeout_s, isolation_level=None, check_same_thread=False
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
 
 
 def _is_current(path: Path) -> bool:

@@ -7,6 +7,7 @@ the branch began, and so on; in a fork the parent is another conversation's. `sq
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +16,7 @@ from tenure.messages import Message, Usage
 from tenure.stores.base import Branch, Conversation, Entry
 from tenure.stores.checks import unknown
 from tenure.stores.sqlite_media import Packed, unpack
-from tenure.stores.sqlite_rows import Row, Rows
+from tenure.stores.sqlite_rows import Rows
 
 MESSAGE = "message"
 FAILED = "failed"
@@ -87,13 +88,13 @@ def known(rows: Rows, session_id: str) -> Head:
 
 
 def lineage(rows: Rows, head: Head) -> Iterator[Segment]:
-    """Yield the segments of a history, the newest first."""
+    """Yield the segments of a history, the newest first; each is looked for only when it is asked for."""
     conversation_id, branch, high = head.conversation_id, head.branch, head.last_seq
     while high > 0:
+        yield Segment(conversation_id, branch, 0, high)  # all entries of a branch are its own
         place = {"conversation_id": conversation_id, "branch": branch}
         found = rows.one("find_branch", place)
         assert found is not None, place
-        yield Segment(conversation_id, branch, found["parent_seq"], high)
         if found["parent_branch"] is None:
             return
         conversation_id = found["parent_conversation_id"] or conversation_id
@@ -178,7 +179,7 @@ def count(rows: Rows, segments: Iterable[Segment]) -> int:
 
 def forward(rows: Rows, segments: Iterable[Segment], *, limit: int | None) -> list[Entry]:
     """Return the entries of some segments, the oldest segment first, at most `limit` of them."""
-    found: list[Row] = []
+    found: list[sqlite3.Row] = []
     for segment in segments:
         left = -1 if limit is None else limit - len(found)
         if left == 0:
@@ -210,7 +211,7 @@ def unknown_to(rows: Rows, segments: Iterable[Segment], packed: Sequence[Packed]
     return [p for p in reversed(unique.values()) if not has_message(rows, segments, p.message.id)]
 
 
-def _head(row: Row) -> Head:
+def _head(row: sqlite3.Row) -> Head:
     return Head(
         session_id=row["session_id"],
         conversation_id=row["conversation_id"],
@@ -221,7 +222,7 @@ def _head(row: Row) -> Head:
     )
 
 
-def _described(row: Row) -> Conversation:
+def _described(row: sqlite3.Row) -> Conversation:
     return Conversation(
         session_id=row["session_id"],
         created_at=datetime.fromisoformat(row["created_at"]),

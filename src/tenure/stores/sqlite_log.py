@@ -191,24 +191,25 @@ def delete(rows: Rows, session_id: str) -> bool:
 
 def add(rows: Rows, head: Head, packed: Sequence[Packed], *, run_id: str | None, kind: str) -> None:
     """Write entries behind the end of a history; the head goes along."""
-    for item in packed:
-        head.last_seq += 1
-        head.message_count += 1
-        place = {
+    entries = [
+        {
             "conversation_id": head.conversation_id,
             "branch": head.branch,
-            "seq": head.last_seq,
+            "seq": seq,
+            "message_id": item.message.id,
+            "run_id": run_id,
+            "kind": kind,
+            "created_at": item.message.created_at.isoformat(timespec="microseconds"),
+            "body": item.body,
         }
-        rows.run(
-            "add_entry",
-            place,
-            message_id=item.message.id,
-            run_id=run_id,
-            kind=kind,
-            created_at=item.message.created_at.isoformat(timespec="microseconds"),
-            body=item.body,
-        )
-        keep_media(rows, place, item.media)
+        for seq, item in enumerate(packed, head.last_seq + 1)
+    ]
+    rows.run_many("add_entry", entries)
+    for entry, item in zip(entries, packed, strict=True):
+        keep_media(rows, entry, item.media)
+        rows.memo.put_written(item.body, item.message)
+    head.last_seq += len(entries)
+    head.message_count += len(entries)
 
 
 def commit(rows: Rows, head: Head, clock: Clock, usage: Usage) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import cast
 
-from tenure.codec import from_dict, from_json, to_dict, to_json
+from tenure.codec import from_dict, from_json, parts_of, to_dict, to_json
 from tenure.errors import StoreError
-from tenure.messages import Json, Media, Message, Part, ToolResult
+from tenure.messages import Json, Media, Message, Part
 from tenure.stores.sqlite_rows import Rows, Value
 
 INLINE_BYTES = 64 * 1024
@@ -37,11 +37,11 @@ def pack(message: Message) -> Packed:
     Raises:
         InvalidValueError: It cannot be written as JSON.
     """
-    if not any(_is_big(part) for part in _parts_of(message)):
+    if not any(_is_big(part) for part in parts_of(message)):
         return Packed(message=message, body=to_json(message))
     media: dict[str, bytes] = {}
     data = to_dict(message)
-    for part, written in zip(_parts_of(message), _written_parts(data), strict=True):
+    for part, written in zip(parts_of(message), _written_parts(data), strict=True):
         if isinstance(part, Media) and part.data is not None and _is_big(part):
             digest = f"b2:{blake2b(part.data, digest_size=32).hexdigest()}"
             media[digest] = part.data
@@ -57,8 +57,12 @@ def unpack(rows: Rows, body: str) -> Message:
     Raises:
         StoreError: The row is damaged, or its media is gone.
     """
+    if (kept := rows.memo.get(body)) is not None:
+        return kept
     if _MARK not in body:
-        return from_json(body)
+        message = from_json(body)
+        rows.memo.put(body, message)
+        return message
     data = cast("dict[str, Json]", json.loads(body))
     for part in _written_parts(data):
         if part.get("kind") == "media" and "blob" in part and "data" not in part:
@@ -87,15 +91,8 @@ def _is_big(part: Part) -> bool:
     return isinstance(part, Media) and part.data is not None and len(part.data) > INLINE_BYTES
 
 
-def _parts_of(message: Message) -> Iterator[Part]:
-    for part in message.parts:
-        yield part
-        if isinstance(part, ToolResult):
-            yield from part.parts
-
-
 def _written_parts(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
-    """The parts in a message's object, in the order of `_parts_of`."""
+    """The parts in a message's object, in the order of `parts_of`."""
     for part in cast("list[dict[str, Json]]", data["parts"]):
         yield part
         if part.get("kind") == "tool_result":

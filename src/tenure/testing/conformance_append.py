@@ -294,7 +294,7 @@ class AppendConformance(StoreSuite):
         assert await history(store, "s") == ["before", "after"]
 
     async def test_what_is_read_is_a_copy(self, store: Store) -> None:
-        """What is read shares nothing with what was appended, nor with what was read before."""
+        """What is read shares nothing that can be changed with what was appended or read before."""
         metadata: dict[str, object] = {"tags": ["one"]}
         messages: list[Message] = [replace(user("x"), metadata=metadata)]
         await store.append("s", messages)

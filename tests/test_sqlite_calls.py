@@ -79,7 +79,9 @@ async def test_a_batch_answers_several_loops(store: SQLiteStore) -> None:
         )
         for n in range(3)
     ]
-    blocking = asyncio.create_task(asyncio.to_thread(store._engine.write_blocking, lambda _: 7))
+    blocking = asyncio.create_task(
+        asyncio.to_thread(lambda: store._engine.begin_write(lambda _: 7).result())
+    )
     here = asyncio.create_task(store.append("here", [user("y")]))
     while store._engine._writes.qsize() < 5:
         await asyncio.sleep(0.001)
@@ -141,7 +143,7 @@ async def test_a_caller_cancelled_when_the_answer_is_there(store: SQLiteStore) -
     cancelled, beside = (asyncio.create_task(store.append(s, [user("y")])) for s in "ab")
     await asyncio.sleep(0)  # they are queued
     gate.open()
-    store._engine.write_blocking(lambda _: None)  # the loop stands still until they are done
+    store._engine.begin_write(lambda _: None).result()  # the loop stands still until they are done
     assert cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(cancelled, 10)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tenure import user
+from tenure import Message, user
 from tenure.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.anyio
@@ -112,5 +115,29 @@ async def test_an_unreadable_file_says_so_itself(tmp_path: Path) -> None:
         raise KeyError("disk")
 
     with pytest.raises(KeyError, match="disk"):
-        store._engine.read(failing).result()  # pyright: ignore[reportPrivateUsage]
+        await store._engine.read(failing)
+    await store.close()
+
+
+async def test_a_cancelled_redaction_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
+    """When the caller of a redaction that has begun is cancelled, its old text leaves the files, too."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    await store.append("s", [user("a secret word")])
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def redaction(message: Message) -> Message:
+        has_begun.set()
+        assert may_go_on.wait(10)
+        return replace(message, parts=user("gone").parts)
+
+    redacting = asyncio.create_task(store.redact("s", redaction))
+    assert await asyncio.to_thread(has_begun.wait, 10)
+    redacting.cancel()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await redacting
+    await store.set_metadata("s", {})  # is done after what was queued before
+    assert await texts(store) == ["gone"]
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"secret" not in files
     await store.close()

@@ -56,6 +56,7 @@ from tenure.features.preprocessing import (
     FilterMessagesPreprocessor,
     Preprocessor,
     WindowSizePreprocessor,
+    WindowTokensPreprocessor,
 )
 from tenure.llm import LLMContext
 from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
@@ -109,12 +110,12 @@ from tenure.stores.base import Appended, Branch, Entry, Lease
 from tenure.strategy import llm_compress_history, tool_loop
 from tenure.structured import OutputSchema, StructuredResult
 from tenure.summaries import Summarizer, transcript
-from tenure.tokens import TokenBudget, TokenCounter, TokenEstimator
+from tenure.tokens import TokenCounter, TokenEstimator
 from tenure.tools import Tool, ToolError, ToolOutcome, ToolRegistry, ToolSpec, tool
 from tenure.triggers import CompressionRule, compress_when
 from tenure.values import from_tagged, from_tagged_json, to_tagged, to_tagged_json
 from tenure.views import valid_view
-from tenure.windows import token_window, window
+from tenure.windows import TokenBudget, WindowOptions, token_window, window
 
 __version__ = "0.1.0"
 
@@ -221,7 +222,9 @@ __all__ = [
     "UserMessage",
     "WholeHistory",
     "WholeHistoryMultipleSystemMessages",
+    "WindowOptions",
     "WindowSizePreprocessor",
+    "WindowTokensPreprocessor",
     "WriteSession",
     "__version__",
     "as_memory",

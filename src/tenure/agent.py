@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from types import NoneType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tenure.clock import SYSTEM_CLOCK, Clock
@@ -121,6 +122,10 @@ class AgentBase(ABC, Generic[S]):
         self._prompt = _initial_prompt(prompt, params, self._system_prompt)
         self._strategy = tool_loop if strategy is None else self._async_strategy(strategy)
         self._output_schema = OutputSchema[object](output_type) if output_type is not str else None
+        if not isinstance(compression, CompressionRule | NoneType):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(
+                f"compression={compression!r} is no rule; give compress_when(messages=...)."
+            )
         self._compression = compression
         self._long_write_session_s = long_write_session_s
         self._max_iterations = max_iterations

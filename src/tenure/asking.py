@@ -7,9 +7,10 @@ kinds of request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Set
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from tenure.clock import Clock
@@ -20,10 +21,10 @@ from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame, checked_r
 from tenure.prompt import NamedTool, ToolChoice
 from tenure.streams import SessionStream
 from tenure.structured import OutputSchema
-from tenure.tokens import TokenBudget, TokenEstimator
+from tenure.tokens import TokenCounter, TokenEstimator
 from tenure.tools import Tool, ToolOutcome, ToolRegistry, ToolSpec
 from tenure.views import valid_view, with_call_ids, with_tools_as_text
-from tenure.windows import fitted
+from tenure.windows import TokenBudget, fitted
 
 T = TypeVar("T")
 
@@ -98,9 +99,13 @@ class Asking(Reading):
         offered = state.tools if tools is None else tools
         _require_offered(params.tool_choice, offered)
         view = valid_view(messages, system_prompt=self._system_prompt)
-        view = with_tools_as_text(view, offered={spec.name for spec in offered})
+        said = [view.pop()] if instruction else []  # goes with the request whatever it costs
+        names = {spec.name for spec in offered}
         if (budget := self._budget) is not None:
-            view = fitted(view, budget.for_messages(offered), counter=budget.counter)
+            left = budget.for_messages(offered) - sum(map(budget.counter, said))
+            counter = partial(_cost_as_text, budget.counter, names)
+            view = fitted(view, left, counter=counter, options=budget.options)
+        view = with_tools_as_text([*view, *said], offered=names)
         return ModelRequest(
             messages=tuple(view),
             tools=offered,
@@ -174,6 +179,11 @@ class Asking(Reading):
         for stream in self._streams:
             await stream.aclose()
         return state
+
+
+def _cost_as_text(counter: TokenCounter, offered: Set[str], message: Message) -> int:
+    """What a message costs in the form in which it is sent."""
+    return counter(*with_tools_as_text([message], offered=offered))
 
 
 def _require_offered(choice: ToolChoice | None, offered: tuple[ToolSpec, ...]) -> None:

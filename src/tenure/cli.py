@@ -35,7 +35,8 @@ from tenure.marks import is_summary
 from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
-from tenure.tokens import TokenBudget, TokenEstimator
+from tenure.tokens import TokenEstimator
+from tenure.windows import TokenBudget
 
 DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tenure.errors import BudgetError
 from tenure.messages import Message, Part, Reasoning, SystemMessage, ToolResult
-from tenure.tokens import TokenBudget
 from tenure.views import paired_results, valid_view, with_tools_as_text
-from tenure.windows import fitted
+from tenure.windows import TokenBudget, fitted
 
 Window = Callable[[list[Message]], list[Message]]
 

@@ -29,8 +29,8 @@ from tenure.messages import SystemMessage
 from tenure.models import Model
 from tenure.prompt import Prompt
 from tenure.sessions import ReadSession, WriteSession
-from tenure.tokens import TokenBudget
 from tenure.tools import ToolSpec
+from tenure.windows import TokenBudget
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -48,7 +48,7 @@ class RunResult:
     Args:
         output: What the strategy returned; the reply's text with the default one.
         new_messages: The messages that this run added, in order: the user's, the model's, the
-            tools'. Neither the history nor the system prompt.
+            tools', and summaries. Neither the history nor the system prompt.
         session_id: The conversation, or None when the run was not part of one.
         run_id: Names this run.
         usage: The tokens of all its requests together.
@@ -384,6 +384,8 @@ class RunContext:
     async def _after(self, request: ModelRequest, reply: AssistantMessage) -> None:
         if reply.usage is not None:
             self.usage += reply.usage
+            if self.compression is not None:
+                self.compression.learn(request, reply.usage)
         for feature in self._features:
             await feature.after_model_call(self, request, reply)
         await self.send(ModelCallCompleted(request=request, reply=reply))

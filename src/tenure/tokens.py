@@ -11,10 +11,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from tenure.errors import InvalidValueError
 from tenure.messages import (
     AssistantMessage,
     Media,
@@ -88,28 +86,6 @@ class TokenEstimator:
             latest = max(usage.input_tokens - overhead, 0) / estimate
             factor = max(self._counted / self._estimated, latest)
             self.factor = min(max(factor, _LEAST), _MOST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBudget:
-    """How many tokens the messages and tools of a request may cost, and how they are counted.
-
-    Args:
-        tokens: At most so many; leave room for the reply in the model's context.
-        counter: Counts the tokens of a message.
-    """
-
-    tokens: int
-    counter: TokenCounter
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise InvalidValueError(f"A budget of {self.tokens} tokens cannot be; give 1 or more.")
-
-    def for_messages(self, tools: Iterable[ToolSpec]) -> int:
-        """What these tools leave for messages."""
-        estimator = self.counter if isinstance(self.counter, TokenEstimator) else TokenEstimator()
-        return self.tokens - estimator.tools(tools)
 
 
 def _estimate(parts: Iterable[Part]) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tenure.compression import HistoryCompression, KeepLastN, at_least
 from tenure.errors import InvalidValueError, ModelError
-from tenure.messages import Message, SystemMessage
+from tenure.messages import Message, SystemMessage, Usage
+from tenure.models import Model, ModelRequest, resolve_model
 from tenure.sessions import WriteSession
 from tenure.tokens import TokenCounter, TokenEstimator
 
@@ -23,7 +24,7 @@ class CompressionRule:
     messages: int | None
     tokens: int | None
     fraction_of_context: float | None
-    retrieval_model: object
+    retrieval_model: Model | None
     counter: TokenCounter
 
     async def apply(self, session: WriteSession, *, upcoming: Iterable[Message] = ()) -> None:
@@ -40,6 +41,11 @@ class CompressionRule:
             )
         except ModelError as exc:
             _log.warning("The history could not be compressed, and goes on as it is: %s", exc)
+
+    def learn(self, request: ModelRequest, usage: Usage) -> None:
+        """Have the counter learn from what a request has cost, if it is one that can."""
+        if isinstance(self.counter, TokenEstimator):
+            self.counter.learn(request.messages, request.tools, usage)
 
     def is_due(self, messages: Sequence[Message], context_window: int | None) -> bool:
         """Whether a history has reached one of the limits, and there is something to compress."""
@@ -78,10 +84,13 @@ def compress_when(
         counter: Counts the tokens of a message; a `TokenEstimator` by default.
 
     Raises:
+        UnknownModelError: `retrieval_model` is no model.
         InvalidValueError: No limit is given, one cannot be, or `KeepLastN` keeps as many messages as
             the limit allows, so that every request would compress.
     """
     chosen = strategy if strategy is not None else KeepLastN(DEFAULT_KEPT)
+    if not isinstance(chosen, HistoryCompression):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"{chosen!r} is no strategy; give an object such as KeepLastN(10).")
     if messages is None and tokens is None and fraction_of_context is None:
         raise InvalidValueError("Give a limit: messages=, tokens= or fraction_of_context=.")
     at_least(1, **{k: v for k, v in (("messages", messages), ("tokens", tokens)) if v is not None})
@@ -99,6 +108,6 @@ def compress_when(
         messages=messages,
         tokens=tokens,
         fraction_of_context=fraction_of_context,
-        retrieval_model=retrieval_model,
+        retrieval_model=resolve_model(retrieval_model) if retrieval_model is not None else None,
         counter=counter if counter is not None else TokenEstimator(),
     )

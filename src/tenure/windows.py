@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tenure.errors import BudgetError, InvalidValueError
-from tenure.marks import is_pinned
+from tenure.marks import is_pinned, is_summary
 from tenure.messages import Message, SystemMessage, ToolMessage, UserMessage
-from tenure.tokens import TokenCounter
+from tenure.tokens import TokenCounter, TokenEstimator
 from tenure.views import paired_results, with_only_results
+
+if TYPE_CHECKING:
+    from tenure.tools import ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,30 @@ class WindowOptions:
 
 END_ONLY = WindowOptions()
 """A window of the end, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBudget:
+    """How many tokens the messages and tools of a request may cost, and how they are counted.
+
+    Args:
+        tokens: At most so many; leave room for the reply in the model's context.
+        counter: Counts the tokens of a message.
+        options: What is kept besides the end; pinned messages always are.
+    """
+
+    tokens: int
+    counter: TokenCounter
+    options: WindowOptions = END_ONLY
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise InvalidValueError(f"A budget of {self.tokens} tokens cannot be; give 1 or more.")
+
+    def for_messages(self, tools: Iterable[ToolSpec]) -> int:
+        """What these tools leave for messages."""
+        estimator = self.counter if isinstance(self.counter, TokenEstimator) else TokenEstimator()
+        return self.tokens - estimator.tools(tools)
 
 
 def window(
@@ -117,11 +145,17 @@ def token_window(
     return _from(messages, start, options)
 
 
-def fitted(messages: Sequence[Message], budget: int, *, counter: TokenCounter) -> list[Message]:
+def fitted(
+    messages: Sequence[Message],
+    budget: int,
+    *,
+    counter: TokenCounter,
+    options: WindowOptions = END_ONLY,
+) -> list[Message]:
     """Return a request's messages without the oldest that it has no room for.
 
-    System messages, pinned ones, the last message of the user, and the last turn with its results
-    stay. Of the rest, the latest stay.
+    System messages, pinned ones, the last summary, the last message of the user, and the last turn
+    with its results stay. Of the rest, the latest stay.
 
     Raises:
         BudgetError: What has to stay costs more than the budget.
@@ -129,16 +163,16 @@ def fitted(messages: Sequence[Message], budget: int, *, counter: TokenCounter) -
     costs = [counter(message) for message in messages]
     if sum(costs) <= budget:
         return list(messages)
-    always = _always(messages, WindowOptions(keep_pinned=True))
+    always = _always(messages, replace(options, keep_pinned=True))
     always |= {index for index, m in enumerate(messages) if isinstance(m, SystemMessage)}
-    always |= grouped(messages, _last_words(messages))
+    always |= grouped(messages, _last_ones(messages))
     if (least := sum(costs[index] for index in always)) > budget:
         raise BudgetError(
             f"The system prompt and the latest messages cost about {least} tokens, more than the "
             f"{budget} that the budget leaves for messages; raise it, or send less."
         )
     start = _start_within(costs, budget, always)
-    return selection(messages, always | set(range(start, len(messages))))
+    return selection(messages, always | _end(messages, start, options))
 
 
 def selection(messages: Sequence[Message], kept: AbstractSet[int]) -> list[Message]:
@@ -167,12 +201,16 @@ def selection(messages: Sequence[Message], kept: AbstractSet[int]) -> list[Messa
 
 def _from(messages: Sequence[Message], start: int, options: WindowOptions) -> list[Message]:
     """The messages from an index on, and those that are kept wherever they stand."""
-    kept = set(range(start, len(messages)))
-    if options.align_to_user:
-        users = (i for i in range(start, len(messages)) if isinstance(messages[i], UserMessage))
-        first = next(users, len(messages))
-        kept -= {i for i in range(start, first) if not isinstance(messages[i], SystemMessage)}
-    return selection(messages, kept | _always(messages, options))
+    return selection(messages, _end(messages, start, options) | _always(messages, options))
+
+
+def _end(messages: Sequence[Message], start: int, options: WindowOptions) -> set[int]:
+    """The indices from one on; from the first message of the user on, if that is asked for."""
+    end = range(start, len(messages))
+    if not options.align_to_user:
+        return set(end)
+    first = next((i for i in end if isinstance(messages[i], UserMessage)), len(messages))
+    return {i for i in end if i >= first or isinstance(messages[i], SystemMessage)}
 
 
 def _always(messages: Sequence[Message], options: WindowOptions) -> set[int]:
@@ -186,11 +224,12 @@ def _always(messages: Sequence[Message], options: WindowOptions) -> set[int]:
     return grouped(messages, wanted)
 
 
-def _last_words(messages: Sequence[Message]) -> set[int]:
-    """The last message of the user, and the last one that is no tool message."""
+def _last_ones(messages: Sequence[Message]) -> set[int]:
+    """The last summary, the last message of the user, and the last one that is no tool message."""
+    summaries = [index for index, m in enumerate(messages) if is_summary(m)]
     users = [index for index, m in enumerate(messages) if isinstance(m, UserMessage)]
     others = [index for index, m in enumerate(messages) if not isinstance(m, ToolMessage)]
-    return {*users[-1:], *others[-1:]}
+    return {*summaries[-1:], *users[-1:], *others[-1:]}
 
 
 def grouped(messages: Sequence[Message], wanted: Iterable[int]) -> set[int]:

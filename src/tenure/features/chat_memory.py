@@ -39,7 +39,8 @@ from tenure.features.preprocessing import (
     processed,
 )
 from tenure.marks import is_summary
-from tenure.messages import Message, UserMessage, user
+from tenure.messages import AssistantMessage, Message, UserMessage, user
+from tenure.models import ModelRequest
 from tenure.run import Feature, RunContext, RunResult
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.leases import Held, hold
@@ -81,7 +82,7 @@ class _Sitting:
     loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
     hidden: set[str] = field(default_factory=set[str])  # ids of what windows left out of it
     shown: list[Message] = field(default_factory=list[Message])  # what the run began with
-    last_seq: int = 0  # where the history ended before it was loaded
+    history: set[str] = field(default_factory=set[str])  # ids of all of it, if it may be deleted
 
 
 class ChatMemory(ChatOptions, Feature):
@@ -144,17 +145,17 @@ class ChatMemory(ChatOptions, Feature):
 
     async def on_run_start(self, ctx: RunContext) -> None:
         """Wait for the conversation, and load its history unless this is its first run."""
+        if self._budget is not None:
+            ctx.llm.limit(self._budget)
         if ctx.session_id is None:
             return
         turns = self.provider if isinstance(self.provider, Store) else self._turns
         held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
         sitting = _Sitting(held=held)
         ctx.storage[self] = sitting
-        if self._budget is not None:
-            ctx.llm.limit(self._budget)
         if self._retention == "delete" and isinstance(self.provider, Store):
-            found = await self.provider.conversation(ctx.session_id)
-            sitting.last_seq = found.last_seq if found is not None else 0
+            entries = await self.provider.entries(ctx.session_id)
+            sitting.history = {entry.message.id for entry in entries}
         loaded = await self._loaded(ctx.session_id)
         if loaded is None:
             return
@@ -200,6 +201,13 @@ class ChatMemory(ChatOptions, Feature):
                 await self._keep_failed(ctx, ctx.session_id, sitting)
         finally:
             await sitting.held.release()
+
+    async def after_model_call(
+        self, ctx: RunContext, request: ModelRequest, reply: AssistantMessage
+    ) -> None:
+        """Have this memory's own counter learn; a budget's learns where it is kept."""
+        if self._budget is None and reply.usage is not None:
+            self._counter.learn(request.messages, request.tools, reply.usage)
 
     # --- loading ---
 
@@ -265,10 +273,12 @@ class ChatMemory(ChatOptions, Feature):
             return
         kept = _shared(ctx.conversation, sitting)
         after = None
+        conversation = ctx.conversation
         if kept < len(sitting.shown):
-            after, kept = await self._branch_point(session_id, ctx.conversation, kept)
-        new = ctx.conversation[kept:]
-        written = await as_written(self._at("store"), ctx.conversation, new=new)
+            after, kept = await self._branch_point(session_id, conversation, kept)
+            conversation = _as_loaded(conversation, sitting)
+        new = conversation[kept:]
+        written = await as_written(self._at("store"), conversation, new=new)
         lease = sitting.held.lease
         if after is None:
             await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
@@ -301,20 +311,22 @@ class ChatMemory(ChatOptions, Feature):
     async def _delete_hidden(
         self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
     ) -> None:
-        """Remove what windows hid in this run: at either end, and what was not even loaded."""
+        """Remove what windows hid in this run, at either end, and what the run has rewritten.
+
+        Only of what was there when the run began: others may have appended meanwhile.
+        """
         assert isinstance(self.provider, Store)
-        loaded = {message.id for message in sitting.loaded}
-        # Only what was there when the run began: others may have appended meanwhile.
-        entries = await self.provider.entries(session_id)
-        older = {e.message.id for e in entries if e.seq <= sitting.last_seq}
-        doomed = (older - loaded) | sitting.hidden | hidden
+        present = {entry.message.id for entry in await self.provider.entries(session_id)}
+        unseen = sitting.history - {message.id for message in sitting.loaded}
+        doomed = unseen | sitting.hidden | hidden | (sitting.history - present)
         if doomed:
             await self.provider.redact(session_id, lambda m: None if m.id in doomed else m)
 
     async def _keep_failed(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
         if not isinstance(self.provider, Store):
             return
-        finished = list(ctx.new_messages)
+        # A summary stands for what is still there: the history stays as it was.
+        finished = [message for message in ctx.new_messages if not is_summary(message)]
         if not any(isinstance(message, UserMessage) for message in finished):
             finished.insert(0, user(ctx.input, clock=ctx.clock))
         new = [*ctx.initial_messages, *finished] if sitting.is_first else finished
@@ -337,6 +349,13 @@ def _shared(conversation: list[Message], sitting: _Sitting) -> int:
     pairs = zip(conversation, sitting.shown, strict=False)
     changed = (n for n, (now, then) in enumerate(pairs) if now.id != then.id or now != then)
     return next(changed, min(len(conversation), len(sitting.shown)))
+
+
+def _as_loaded(conversation: list[Message], sitting: _Sitting) -> list[Message]:
+    """A conversation with what the run left alone as it is stored, and not as it was shown."""
+    shown = {message.id: message for message in sitting.shown}
+    stored = {message.id: message for message in sitting.loaded}
+    return [stored.get(m.id, m) if shown.get(m.id) == m else m for m in conversation]
 
 
 def _whole(conversation: list[Message], sitting: _Sitting) -> list[Message]:

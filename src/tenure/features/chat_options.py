@@ -19,9 +19,9 @@ from tenure.features.preprocessing import (
     WindowTokensPreprocessor,
 )
 from tenure.messages import Message
-from tenure.tokens import TokenBudget, TokenCounter, TokenEstimator
+from tenure.tokens import TokenCounter, TokenEstimator
 from tenure.triggers import CompressionRule, compress_when
-from tenure.windows import WindowOptions
+from tenure.windows import TokenBudget, WindowOptions
 
 
 class ChatOptions:
@@ -29,6 +29,7 @@ class ChatOptions:
 
     def __init__(self) -> None:
         self._preprocessors: list[tuple[AnyPreprocessor, tuple[Moment, ...]]] = []
+        self._counter = TokenEstimator()  # where none is given
         self._budget: TokenBudget | None = None
         self._compression: CompressionRule | None = None
 
@@ -67,11 +68,13 @@ class ChatOptions:
 
         No request of the run costs more than `budget`, system prompt and tools included: when the run
         itself grows, the oldest messages are left out of the next request. Leave room for the reply.
+        (Summaries are asked for with what they summarise, which the budget does not cut.)
 
         Args:
             budget: In tokens.
             counter: Counts the tokens of a message; by default a `TokenEstimator` of this memory's
-                own, which learns from the usage that the model's provider reports.
+                own, which learns from the usage that the model's provider reports, and which
+                `compress_when` uses, too.
             align_to_user: See `windows.WindowOptions`.
             keep_first_user: The same. It, and `keep_pinned`, read the whole history.
             keep_pinned: The same.
@@ -83,7 +86,9 @@ class ChatOptions:
             align_to_user=align_to_user, keep_first_user=keep_first_user, keep_pinned=keep_pinned
         )
         self._budget = TokenBudget(
-            tokens=budget, counter=counter if counter is not None else TokenEstimator()
+            tokens=budget,
+            counter=counter if counter is not None else self._counter,
+            options=options,
         )
         return self.add_preprocessor(WindowTokensPreprocessor(self._budget, options))
 
@@ -109,7 +114,7 @@ class ChatOptions:
             fraction_of_context=fraction_of_context,
             strategy=strategy,
             retrieval_model=retrieval_model,
-            counter=counter,
+            counter=counter if counter is not None else self._counter,
         )
         return self
 

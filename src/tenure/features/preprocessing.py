@@ -19,8 +19,14 @@ from tenure.messages import (
     ToolMessage,
     UserMessage,
 )
-from tenure.tokens import TokenBudget
-from tenure.windows import END_ONLY, WindowOptions, checked_window, token_window, window
+from tenure.windows import (
+    END_ONLY,
+    TokenBudget,
+    WindowOptions,
+    checked_window,
+    token_window,
+    window,
+)
 
 Moment: TypeAlias = Literal["load", "store"]
 

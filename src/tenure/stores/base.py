@@ -227,20 +227,20 @@ class Store(ABC):
         """
 
     async def covered(self, session_id: str, summary_id: str) -> list[Message]:
-        """Return the messages that a summary stands for, in their order, from whatever branch has them.
+        """Return the messages that a summary stands for, in their order.
 
-        Empty when the history has no such message, or it is no summary. What was redacted meanwhile
-        is as the redaction left it, or missing. Costs as much as the branches are long.
+        The summary and the messages may be on any branch, so that one can go on from a summary to the
+        one that it covers. Empty when there is no such message, or it is no summary. What was redacted
+        meanwhile is as the redaction left it, or missing. Costs as much as the branches are long.
         """
-        history = await self.read(session_id)
-        summary = next((message for message in history if message.id == summary_id), None)
-        wanted = {i: n for n, i in enumerate(covered_ids(summary))} if summary is not None else {}
-        found: dict[str, Message] = {}
-        for branch in await self.branches(session_id) if wanted else ():
-            for entry in await self.entries(session_id, branch=branch.branch):
-                if entry.message.id in wanted and branch.run_id is None:
-                    found[entry.message.id] = entry.message
-        return sorted(found.values(), key=lambda message: wanted[message.id])
+        logged: dict[str, Message] = {}
+        for branch in await self.branches(session_id):
+            if branch.run_id is None:
+                entries = await self.entries(session_id, branch=branch.branch)
+                logged |= {entry.message.id: entry.message for entry in entries}
+        if summary_id not in logged:
+            return []
+        return [logged[i] for i in covered_ids(logged[summary_id]) if i in logged]
 
     @abstractmethod
     async def branches(self, session_id: str) -> list[Branch]:

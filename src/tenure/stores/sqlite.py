@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -137,16 +136,10 @@ class SQLiteStore(Store):
 
     async def redact(self, session_id: str, redaction: Redaction) -> int:
         name = checked_session_id(session_id)
-        with self._forgetting():
-            changed = await self._write(log.redact, name, redaction, clock=self._clock)
-            await self._engine.empty_journal()
-        return changed
+        return await self._erasing(log.redact, name, redaction, clock=self._clock)
 
     async def delete(self, session_id: str) -> bool:
-        with self._forgetting():
-            was_there = await self._write(log.delete, checked_session_id(session_id))
-            await self._engine.empty_journal()
-        return was_there
+        return await self._erasing(log.delete, checked_session_id(session_id))
 
     # --- reading ---
 
@@ -221,11 +214,7 @@ class SQLiteStore(Store):
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
         names = checked_session_id(session_id), checked_name(run_id, "run id")
-        with self._forgetting():
-            was_there = await self._write(runs.discard_run, *names)
-            if was_there:
-                await self._engine.empty_journal()
-        return was_there
+        return await self._erasing(runs.discard_run, *names)
 
     # --- leases ---
 
@@ -261,8 +250,8 @@ class SQLiteStore(Store):
         return self._engine.is_closed
 
     async def close(self) -> None:
-        with self._forgetting():
-            await self._engine.closed()
+        await self._engine.closed()
+        self._memo.clear()
 
     # --- pieces ---
 
@@ -282,16 +271,22 @@ class SQLiteStore(Store):
         tenant, memo = self.tenant, self._memo
         return lambda connection: operation(Rows(connection, tenant, memo), *args, **kwargs)
 
-    @contextmanager
-    def _forgetting(self) -> Generator[None]:
-        """Keep nothing in RAM of what is erased inside the block, whatever comes of that.
+    async def _erasing(
+        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do what removes text, and leave none of it in the journal and in RAM, whoever is cancelled.
 
-        At its end the journal is empty: nobody reads the old state any more, who could put it back.
+        The memo is emptied last: while somebody may read the old state, they could fill it again.
         """
         try:
-            yield
+            erased = await self._write(operation, *args, **kwargs)
+            await self._engine.empty_journal()
+        except asyncio.CancelledError:
+            self._engine.begin_emptying_journal()
+            raise
         finally:
             self._memo.clear()
+        return erased
 
 
 def _run_id(run_id: str | None) -> str | None:

@@ -104,6 +104,10 @@ class Engine:
         """
         await self.write(_journal_emptied)
 
+    def begin_emptying_journal(self) -> None:
+        """The same, queued at once and then done whoever waits for it."""
+        self.begin_write(_journal_emptied)
+
     async def closed(self) -> None:
         """Do what is queued, then end the threads and close the file."""
         await asyncio.to_thread(self._close)

@@ -48,6 +48,7 @@ from tenure import (
     composed,
     compress_when,
     covered_ids,
+    is_pinned,
     is_summary,
     llm_compress_history,
     open_store,
@@ -198,8 +199,7 @@ async def test_what_is_left_is_valid(strategy: HistoryCompression, seed: int) ->
     """K1, K2, K9: of any history, compressed in any way, a valid view can be made, and every system
     message, the first question, every memory message and every open call is in it.
     """
-    history = [as_memory(m) if i % 7 == 3 else m for i, m in enumerate(random_history(seed))]
-    history = list({m.id: m for m in history}.values())
+    history = list({m.id: m for m in random_history(seed)}.values())
     after, model = await compressed(history, strategy, *['["a fact"]'] * 40)
     assert_valid(valid_view(after))
     for request in model.requests:
@@ -212,9 +212,9 @@ async def test_what_is_left_is_valid(strategy: HistoryCompression, seed: int) ->
     assert {history[i].id for i in pending(history)} <= set(ids)
     first = next((m.id for m in history if m.role == "user" and m.text), None)
     assert first in {None, *ids}
-    if model.requests:
-        covered = {i for m in after for i in covered_ids(m)}
-        assert covered <= {m.id for m in history}
+    assert {m.id for m in history if is_pinned(m) and not m.tool_results} <= set(ids)
+    new = [m for m in after if is_summary(m) and m.id not in {h.id for h in history}]
+    assert {i for m in new for i in covered_ids(m)} <= {m.id for m in history}
 
 
 async def test_a_leading_user_stays_in_front() -> None:
@@ -257,6 +257,49 @@ async def test_pinned_messages_survive_compression() -> None:
     turn, result = pinned(CALL), ANSWERED[1]
     after, _ = await compressed([user("u"), turn, result, assistant("a")], WholeHistory(), "short")
     assert shape(after) == "UAT*"
+
+
+SHAPES: dict[str, list[Message]] = {
+    "trailing calls": [user("u"), assistant("a"), OPEN],
+    "leading user": [user("u"), system("s"), assistant("a")],
+    "several systems": three_systems(),
+    "no user": [system("s"), assistant("a"), *ANSWERED],
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("failure", [None, ModelRequestError("down"), asyncio.CancelledError()])
+async def test_every_strategy_on_every_kind_of_history(
+    strategy: HistoryCompression, name: str, failure: BaseException | None
+) -> None:
+    """K9: every strategy does every kind of history, and a summary that fails or is cancelled changes
+    none.
+    """
+    history = SHAPES[name]
+    if failure is None:
+        after, model = await compressed(history, strategy, *['["a fact"]'] * 9)
+        assert_valid(valid_view(after))
+        kept = [m for m in after if not is_summary(m)]
+        assert kept == [m for m in history if m in kept]  # in the order of the history
+        assert [m for m in kept if m.role == "system"] == [m for m in history if m.role == "system"]
+        assert (OPEN in history) == (OPEN in kept)
+        assert bool(model.requests) == any(map(is_summary, after))
+        return
+    model = ScriptedModel([failure])
+    seen: list[tuple[Message, ...]] = []
+
+    async def work(ctx: RunContext, _: str) -> None:
+        async with ctx.llm.write_session() as session:
+            session.prompt = Prompt(messages=tuple(history))
+            try:
+                await session.replace_history_with_tldr(strategy)
+            except (ModelRequestError, asyncio.CancelledError):
+                seen.append(session.prompt.messages)
+
+    await Agent(model=model, strategy=work).run("")
+    assert seen == [tuple(history)] * len(model.requests)
 
 
 # --- how the summariser is asked -------------------------------------------------------------------

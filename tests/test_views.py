@@ -88,6 +88,68 @@ def assert_valid(view: list[Message]) -> None:
     assert len(here) == directly_behind, "a result that does not follow its turn"
 
 
+def slow_view(history: list[Message], own: SystemMessage) -> list[Message]:
+    """A view by the rules, read one after the other, however often that looks at everything."""
+    now = next((m for m in history if isinstance(m, SystemMessage) and m.id == own.id), own)
+    copies = [
+        m for m in history if isinstance(m, SystemMessage) and m.parts in (own.parts, now.parts)
+    ]
+    others = [m for m in history if m.id != own.id and not any(m is copy for copy in copies)]
+    pairs = paired_results([now, *others])
+    messages = with_call_ids([now, *others])
+
+    def turn_of(index: int, position: int) -> int | None:
+        return pairs[index, position][0] if (index, position) in pairs else None
+
+    turns = [i for i, m in enumerate(messages) if not isinstance(m, ToolMessage)]
+    view: list[Message] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            places = [turn_of(index, n) for n in range(len(message.parts))]
+            words = tuple(p for p in message.parts if not isinstance(p, ToolResult))
+            if words and places.count(None) == len(places):
+                view.append(replace(message, parts=words))
+            continue
+        if not isinstance(message, AssistantMessage):
+            view.append(message)
+            continue
+        parts = list(message.parts)
+        while parts and isinstance(parts[-1], Reasoning):
+            del parts[-1]
+        if not parts:
+            continue
+        view.append(replace(message, parts=tuple(parts)))
+        for place, other in enumerate(messages):
+            if not isinstance(other, ToolMessage):
+                continue
+            owners = [turn_of(place, n) for n in range(len(other.parts))]
+            first = min((t for t in owners if t is not None), default=None)
+            taken = tuple(
+                part
+                for part, owner in zip(other.parts, owners, strict=True)
+                if owner == index or (first == index and not isinstance(part, ToolResult))
+            )
+            if index in owners:
+                view.append(replace(other, parts=taken))
+        open_calls = [
+            part
+            for n, part in enumerate(message.parts)
+            if isinstance(part, ToolCall) and (index, n) not in pairs.values()
+        ]
+        if open_calls and index != turns[-1]:
+            view.append(
+                results(
+                    *(
+                        ToolResult(
+                            call_id=c.id, name=c.name, parts=(Text(text=UNANSWERED),), is_error=True
+                        )
+                        for c in open_calls
+                    )
+                )
+            )
+    return view
+
+
 # --- properties ----------------------------------------------------------------------------------
 
 
@@ -100,6 +162,13 @@ def test_pairs_of_every_window(history: list[Message]) -> None:
         assert len(cut) <= size
         assert_valid(valid_view(cut, system_prompt=OWN))
         assert_valid(valid_view(cut))
+
+
+@many
+@given(histories)
+def test_a_view_is_what_the_rules_say(history: list[Message]) -> None:
+    """Promise 2: the view equals one that is made slowly, rule by rule."""
+    assert valid_view(history, system_prompt=OWN) == slow_view(history, OWN)
 
 
 @many

@@ -11,6 +11,7 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 
+from tenure.marks import COVERS, as_memory, pinned
 from tenure.messages import (
     AssistantMessage,
     AssistantPart,
@@ -54,8 +55,9 @@ def random_history(seed: int, *, turns: int = 8) -> list[Message]:
     In it are: several system messages, also in the middle; assistant turns with 0 to 3 tool calls, some
     without id, some with an id that was used before; results that are complete, missing, twice,
     before their call, for unknown ids, spread over several tool messages, or late, behind a user's
-    message; tool messages that hold words too; reasoning, media, unknown parts and unknown fields;
-    and texts with NUL and lone surrogates.
+    message; tool messages that hold words too; reasoning, also at the end of a turn; summaries of
+    earlier messages, memory messages and pinned ones; media, unknown parts and unknown fields; and
+    texts with NUL and lone surrogates.
     """
     return _Writer(Random(seed)).history(turns)  # noqa: S311 # not a secret
 
@@ -77,8 +79,11 @@ class _Writer:
             if random.random() < 0.8:
                 messages.append(self._user())
             messages += self._turn()
+            if random.random() < 0.1:
+                messages.append(self._summary(messages))
         if random.random() < 0.3:
             messages += self._results(self._waiting)
+        messages = [self._marked(message) for message in messages]
         if messages and random.random() < 0.1:
             messages.insert(random.randrange(len(messages)), random.choice(messages))
         return messages
@@ -142,6 +147,8 @@ class _Writer:
         if random.random() < 0.3:
             thought = Reasoning(text=random.choice(_TEXTS), provider={"signature": "c2lnbg=="})
             parts.insert(0, thought)
+        if random.random() < 0.05:
+            parts.append(Reasoning(text=random.choice(_TEXTS)))
         if not parts or random.random() < 0.4:
             parts.insert(random.randrange(len(parts) + 1), random.choice(self._words()))
         return AssistantMessage(
@@ -154,6 +161,21 @@ class _Writer:
             provider=self._mapping(),
             extra=self._extra(),
         )
+
+    def _summary(self, messages: list[Message]) -> AssistantMessage:
+        covered = [message.id for message in messages[: self._random.randrange(len(messages)) + 1]]
+        return AssistantMessage(
+            parts=(Text(text="what was said"),),
+            id=self._id(),
+            created_at=self._time(),
+            metadata={COVERS: covered},
+        )
+
+    def _marked(self, message: Message) -> Message:
+        mark = self._random.random()
+        if mark < 0.04:
+            return as_memory(message)
+        return pinned(message) if mark < 0.08 else message
 
     def _tool(self, parts: list[ToolPart]) -> ToolMessage:
         return ToolMessage(

@@ -33,12 +33,18 @@ async def fill(store: SQLiteStore, session_id: str, turns: int) -> None:
         await store.append(session_id, [message for n in numbers for message in turn(n)])
 
 
-async def append_to_a_long_conversation(folder: Path, rounds: int) -> Row:
-    """Append one turn to a conversation of 10,000 messages, and to one of 10."""
+async def long_and_short(folder: Path, rounds: int, *, short_turns: int) -> SQLiteStore:
+    """A store with a conversation `long` of 10,000 messages, and a short one for each round."""
     store = SQLiteStore(folder / "chat.db")
     await fill(store, "long", 5_000)
-    for round_ in range(rounds):  # a new short conversation for each round, so that it stays short
-        await fill(store, f"short{round_}", 5)
+    for round_ in range(rounds):  # a new one for each round, so that it stays short
+        await fill(store, f"short{round_}", short_turns)
+    return store
+
+
+async def append_to_a_long_conversation(folder: Path, rounds: int) -> Row:
+    """Append one turn to a conversation of 10,000 messages, and to one of 10."""
+    store = await long_and_short(folder, rounds, short_turns=5)
     long, short = await medians_in_turns(
         rounds,
         lambda n: store.append("long", turn(n)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.conversations import fill, texts
+from benchmarks.conversations import long_and_short, texts
 from benchmarks.timing import Row, in_ms, medians_in_turns
 from tenure import (
     Agent,
@@ -20,7 +20,6 @@ from tenure import (
     valid_view,
 )
 from tenure.messages import Text
-from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
 
 WINDOW = 50
@@ -28,10 +27,7 @@ WINDOW = 50
 
 async def run_with_a_window(folder: Path, rounds: int) -> Row:
     """An agent's run with a window of 50, on a conversation of 10,000 messages and on one of 100."""
-    store = SQLiteStore(folder / "chat.db")
-    await fill(store, "long", 5_000)
-    for round_ in range(rounds):  # a new short conversation for each round, so that it stays short
-        await fill(store, f"short{round_}", 50)
+    store = await long_and_short(folder, rounds, short_turns=50)
     model = ScriptedModel(["ok"] * 2 * rounds)
     agent = Agent(model=model, features=[ChatMemory(store).window_size(WINDOW)])
     long, short = await medians_in_turns(

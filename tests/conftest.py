@@ -5,8 +5,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
+import openai_server as wire
 import pytest
+
+from tenure import InMemoryStore, Store
+from tenure.stores.sqlite import SQLiteStore
 
 _connect = socket.socket.connect
 _KEPT_OUT = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TENURE_STORE")
@@ -49,3 +55,28 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 def anyio_backend() -> str:
     """Async tests run on asyncio."""
     return "asyncio"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A new store of each driver."""
+    made: Store = (
+        InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "chat.db")
+    )
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def server() -> Iterator[wire.OpenAIServer]:
+    """A server of OpenAI's protocol on loopback."""
+    with wire.running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def named(server: wire.OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a model that the loopback server answers for."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
+    return "openai-chat:scripted-1"

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,6 @@ from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock, ScriptedModel
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each driver."""
-    made: Store = (
-        InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "chat.db")
-    )
-    yield made
-    await made.close()
 
 
 async def texts(store: Store, session_id: str = "s") -> list[str]:

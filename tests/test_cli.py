@@ -23,13 +23,6 @@ import tenure
 MODEL = ("--model", "openai-chat:scripted-1")
 
 
-@pytest.fixture
-def server() -> Iterator[wire.OpenAIServer]:
-    """A server of OpenAI's protocol on loopback."""
-    with wire.running_server() as running:
-        yield running
-
-
 class Command:
     """Runs `tenure` in a folder of its own."""
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,16 +22,6 @@ from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each driver."""
-    made: Store = (
-        InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "chat.db")
-    )
-    yield made
-    await made.close()
 
 
 async def texts(store: Store, session_id: str = "s") -> list[str]:

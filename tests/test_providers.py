@@ -70,7 +70,7 @@ from tenure.tools import ToolSpec
 from tenure.translation import content_of, media_of, model_messages, reply_of, response_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
 PNG = b"\x89PNG\r\n\x00\xff"
 NO_RETRIES = LLMParams(additional={"max_retries": 0})
@@ -86,21 +86,6 @@ CLOCK = ToolSpec(name="clock", description="The time.", parameters={"type": "obj
 def anyio_backend() -> str:
     """The library is for asyncio."""
     return "asyncio"
-
-
-@pytest.fixture
-def server() -> Iterator[wire.OpenAIServer]:
-    """A server of OpenAI's protocol on loopback."""
-    with wire.running_server() as running:
-        yield running
-
-
-@pytest.fixture
-def named(server: wire.OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a model that the loopback server answers for."""
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
-    return "openai-chat:scripted-1"
 
 
 def chat_model(server: wire.OpenAIServer, **settings: Any) -> OpenAIChatModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import openai_server as wire
@@ -63,21 +63,6 @@ def search(query: str = "") -> str:
 def add(a: int, b: int) -> int:
     """Add."""
     return a + b
-
-
-@pytest.fixture
-def server() -> Iterator[wire.OpenAIServer]:
-    """A server of OpenAI's protocol on loopback."""
-    with wire.running_server() as running:
-        yield running
-
-
-@pytest.fixture
-def named(server: wire.OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a model that the loopback server answers for."""
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
-    return "openai-chat:scripted-1"
 
 
 async def given(model: object, **options: Any) -> RunContext:

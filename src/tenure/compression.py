@@ -142,10 +142,9 @@ class WholeHistoryMultipleSystemMessages(HistoryCompression):
         if not _material(messages):
             return messages
         shorter: list[Message] = []
-        left = pending(messages)
-        finished = [m for i, m in enumerate(messages) if i not in left]
-        for block in _blocks(finished):
+        for block in _blocks(_finished(messages)):
             shorter += composed(block, [await summarizer.tldr(block)], memory=summarizer.memory)
+        left = pending(messages)
         return [*shorter, *(m for i, m in enumerate(messages) if i in left)]
 
 
@@ -204,8 +203,7 @@ class Chunked(HistoryCompression):
         """Return what is kept, and the summaries in order. Asks once for each."""
         if not _material(messages):
             return messages
-        left = pending(messages)
-        finished = [m for i, m in enumerate(messages) if i not in left]
+        finished = _finished(messages)
         chunks = [finished[i : i + self.size] for i in range(0, len(finished), self.size)]
         summaries = [await summarizer.tldr(chunk) for chunk in chunks]
         return composed(messages, summaries, memory=summarizer.memory)
@@ -286,8 +284,7 @@ class RetrieveFactsFromHistory(HistoryCompression):
         """
         if not _material(messages):
             return messages
-        left = pending(messages)
-        finished = [m for i, m in enumerate(messages) if i not in left]
+        finished = _finished(messages)
         found = {c: await self._facts(c, finished, summarizer) for c in self.concepts}
         if not any(found.values()):
             return await self.fallback.compress(messages, summarizer)
@@ -332,36 +329,34 @@ async def _with_one_summary(
 ) -> Sequence[Message]:
     """Everything that is kept, and one summary of some messages and the system messages."""
     wanted = {message.id for message in summarised}
-    left = pending(messages)
     shown = [
         message
-        for index, message in enumerate(messages)
-        if index not in left and (message.id in wanted or isinstance(message, SystemMessage))
+        for message in _finished(messages)
+        if message.id in wanted or isinstance(message, SystemMessage)
     ]
     if not _material(shown):
         return messages
     return composed(messages, [await summarizer.tldr(shown)], memory=summarizer.memory)
 
 
+def _finished(messages: Sequence[Message]) -> list[Message]:
+    """The messages without turns that still have open calls."""
+    left = pending(messages)
+    return [message for index, message in enumerate(messages) if index not in left]
+
+
 def _material(messages: Sequence[Message]) -> bool:
     """Whether there is anything to put into words: more than system messages and open turns."""
-    left = pending(messages)
-    return any(
-        not isinstance(message, SystemMessage)
-        for index, message in enumerate(messages)
-        if index not in left
-    )
+    return any(not isinstance(message, SystemMessage) for message in _finished(messages))
 
 
 def _unsummarised(messages: Sequence[Message]) -> list[Message]:
     """The messages that no summary among them stands for, and that are none themselves."""
     known = {covered for message in messages for covered in covered_ids(message)}
-    left = pending(messages)
     return [
         message
-        for index, message in enumerate(messages)
-        if index not in left
-        and not isinstance(message, SystemMessage)
+        for message in _finished(messages)
+        if not isinstance(message, SystemMessage)
         and not is_summary(message)
         and message.id not in known
     ]

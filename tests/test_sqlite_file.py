@@ -119,6 +119,30 @@ async def test_an_unreadable_file_says_so_itself(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_journal_is_emptied_in_its_turn(tmp_path: Path) -> None:
+    """A write that is queued behind an emptying of the journal finds it empty."""
+    store = SQLiteStore(tmp_path / "chat.db")
+    journal = tmp_path / "chat.db-wal"
+    await store.append("s", [user("1")])
+    may_go_on = threading.Event()
+
+    def size(_: sqlite3.Connection) -> int:
+        return journal.stat().st_size
+
+    busy = store._engine.begin_write(lambda _: may_go_on.wait(10))
+    before = store._engine.begin_write(size)
+    store._engine.begin_emptying_journal()
+    after = store._engine.begin_write(size)  # queued together with the others
+    may_go_on.set()
+    assert await asyncio.gather(*map(asyncio.wrap_future, [busy, before, after])) == [
+        True,
+        before.result(),
+        0,
+    ]
+    assert before.result() > 0
+    await store.close()
+
+
 async def test_a_cancelled_redaction_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
     """When the caller of a redaction that has begun is cancelled, its old text leaves the files, too."""
     store = SQLiteStore(tmp_path / "chat.db")

@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import weakref
 from concurrent.futures import Future
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ class Engine:
 
     async def empty_journal(self) -> None:
         """Empty the journal (WAL), so that what was erased is nowhere in the files; after the writes
-        that are queued now.
+        that are queued now, and before those that are queued later.
 
         Waits for readers of other processes for as long as for their locks.
         """
@@ -222,16 +223,21 @@ class _Writer(threading.Thread):
             self._connection.close()
 
     def _serve(self, batch: list[Call[Any]]) -> None:
-        """Do a batch, and answer all callers."""
-        if writing := [call for call in batch if call.operation is not _journal_emptied]:
-            self._write(writing)
-        for call in batch:
-            if call.operation is _journal_emptied and call.begins():
-                try:
-                    empty_journal(self._opened())
-                except BaseException as exc:
-                    call.error = translated(exc, self._path)
-                answer_all([call])
+        """Do a batch in queue order, and answer all callers."""
+        for is_emptying, calls in groupby(batch, lambda call: call.operation is _journal_emptied):
+            if is_emptying:
+                self._empty_journal([call for call in calls if call.begins()])
+            else:
+                self._write(list(calls))
+
+    def _empty_journal(self, begun: list[Call[Any]]) -> None:
+        failure: BaseException | None = None
+        try:
+            if begun:
+                empty_journal(self._opened())
+        except BaseException as exc:
+            failure = exc
+        _answer(begun, failure, self._path)
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._file != identity(self._path):

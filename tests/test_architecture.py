@@ -22,6 +22,11 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROWS = [
     {"errors", "clock", "mappings"},
     {"messages", "values", "instances", "scalars"},
+    {"scripts"},
+    {"languages"},
+    {"terms"},
+    {"likeness", "speakers"},
+    {"retrieval"},
     {"codec", "views", "marks"},
     {"tokens"},
     {"windows"},

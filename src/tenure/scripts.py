@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
+
 # Marks that belong to words and that `\w` leaves out. Blocks of Indic and neighbouring scripts are taken
 # whole from their first mark on: what little punctuation they hold becomes a character of a word.
 _MARKS = (
@@ -26,7 +28,9 @@ _HAN = (
 _KATAKANA = "\u30a1-\u30ff\u31f0-\u31ff"
 _KANA = "\u3041-\u309f" + _KATAKANA + "\U0001aff0-\U0001b16f"
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
-_THAI = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3"  # Lao, Burmese, Khmer too
+_THAI = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3"  # Lao, Burmese, Khmer too
+)
 
 _EMOJI = (
     "[\U0001f1e6-\U0001f1ff]{2}"  # a flag
@@ -46,12 +50,15 @@ _RUN = re.compile(
     rf"(?P<hangul>[{_HANGUL}]+)|(?P<han>[{_HAN}{_KANA}]+)|(?P<thai>[{_THAI}]+)"
     rf"|(?P<word>[^{_HANGUL}{_HAN}{_KANA}{_THAI}]+)"
 )
+_UNSPACED = re.compile(f"[{_HANGUL}{_HAN}{_KANA}{_THAI}]")
 _IDEOGRAPH = re.compile(f"[{_HAN}]")
 _LOANWORD = re.compile(f"[{_KATAKANA}]{{3,}}")
 _CLUSTER = re.compile(rf"[^{_MARKS}][{_MARKS}]*|[{_MARKS}]+")
 
 _ACCENTS = re.compile("(?<=[a-z\u0250-\u02af\u0370-\u03ff])[\u0300-\u036f]+")
-_POINTS = re.compile("[\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u200b-\u200f]")
+_POINTS = re.compile(
+    "[\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u200b-\u200f]"
+)
 _PLAIN = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ё": "е"}
     | {"أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ى": "ي", "ی": "ي", "ک": "ك"}
@@ -102,12 +109,17 @@ def runs(word: str) -> list[tuple[str, str]]:
     return [(match.lastgroup or "", match.group()) for match in _RUN.finditer(word)]
 
 
+def is_unspaced(word: str) -> bool:
+    """Return whether any of a word is in a script that is written without spaces, or with particles."""
+    return _UNSPACED.search(word) is not None
+
+
 def pairs(run: str) -> list[str]:
     """Return each two neighbouring letters of a run, a letter with its marks; one letter by itself."""
     letters = _CLUSTER.findall(run)
     if len(letters) < 2:
         return letters
-    return [first + second for first, second in zip(letters, letters[1:], strict=False)]
+    return [first + second for first, second in pairwise(letters)]
 
 
 def ideographs(run: str) -> list[str]:

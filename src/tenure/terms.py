@@ -20,7 +20,16 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 
-from tenure.languages import hints, language, stem, stem_in, stop_words, without_particle
+from tenure.languages import (
+    MONTHS,
+    hints,
+    language,
+    month_names,
+    stem,
+    stem_in,
+    stop_words,
+    without_particle,
+)
 from tenure.scripts import chunks, folded, ideographs, loanwords, pairs, parts, runs
 
 TERMS_VERSION = 1
@@ -38,9 +47,8 @@ _NOT = re.compile(r"(?<=n)['\u2019](?=t$)", re.IGNORECASE)
 _GROUPING = re.compile(r"(?<=\d),(?=\d)")
 _ORDINAL = re.compile(r"0*(\d+)(?:st|nd|rd|th)|0(\d)")
 _VERSION = re.compile(r"[a-z]{1,3}(\d+(?:\.\d+)+)")
-_MONTHS = """january february march april may june
-    july august september october november december""".split()  # not of the locale
-_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+_FIGURES = re.compile(r"\d{4}-(\d\d)(?:-\d\d)?|(\d\d?)[月월]")
+_QUESTION = re.compile("[?\uff1f\u061f\u037e\u2047-\u2049]")
 
 
 def terms(text: str) -> list[str]:
@@ -51,22 +59,36 @@ def terms(text: str) -> list[str]:
 def query_terms(text: str) -> list[str]:
     """Return the terms of a query: each once, in order, without stop words unless nothing else is left.
 
+    A month in another language or in figures (`mayo`, `5月`, `2023-05`) is searched by its English name
+    too, as `date_terms` has it.
+
     Returns:
         At most `MAX_QUERY_TERMS`; empty when the text has neither words nor pictograms.
     """
     found, told = _analysed(text)
-    unique = dict.fromkeys(found)
     stop = _stop_terms(told)
-    return ([term for term in unique if term not in stop] or list(unique))[:MAX_QUERY_TERMS]
+    kept = [term for term in found if term not in stop] or found
+    unique = dict.fromkeys(each for term in kept for each in (term, *_month(term)))
+    return list(unique)[:MAX_QUERY_TERMS]
 
 
 def date_terms(when: datetime) -> list[str]:
-    """Return the terms under which a date is found: its day, its month by name, its year."""
-    return terms(f"{when.day} {_MONTHS[when.month - 1]} {when.year}")
+    """Return the terms under which a date is found: its day, its month by English name, its year."""
+    return terms(f"{when.day} {MONTHS[when.month - 1]} {when.year}")
+
+
+def has_question(text: str) -> bool:
+    """Return whether a text asks something, as far as a question mark tells."""
+    return _QUESTION.search(text) is not None
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as written, joined ones apart and without `'s`."""
+    return [run for chunk in chunks(text) for word in _words(chunk) for _, run in runs(word)]
 
 
 def _analysed(text: str) -> tuple[list[str], str | None]:
-    """Return the terms of a text, and its language if it is one of `languages.py` and not English."""
+    """Return the terms of a text, and its language if it can be told and is not English."""
     found: list[str] = []
     spoken: list[str] = []
     cut = chunks(text)
@@ -138,7 +160,11 @@ def _plain(word: str) -> str:
 
 def _joined(chunk: str, words: list[str]) -> Iterator[str]:
     """Yield the one term of words that are joined: `multiagent`, `555-1234`, `ann@example.com`."""
-    if all(map(str.isalpha, words)) and ("." not in chunk or max(map(len, words)) == 1) and "@" not in chunk:
+    if (
+        all(map(str.isalpha, words))
+        and ("." not in chunk or max(map(len, words)) == 1)
+        and "@" not in chunk
+    ):
         whole = "".join(words)
     else:
         whole = folded(chunk)
@@ -152,6 +178,19 @@ def _terms_in(told: str, chunk: str) -> Iterator[str]:
         word = word[:MAX_TERM_CHARS]
         if word.isalpha():
             yield f"{told}:{stem_in(told, word)}"
+
+
+def _month(term: str) -> list[str]:
+    """Return the term of the English month that a term means; nothing if it means none, or is that."""
+    figures = _FIGURES.fullmatch(term)
+    number = int(figures[1] or figures[2]) if figures else _month_terms().get(term, 0)
+    return [stem(MONTHS[number - 1].lower())] if 1 <= number <= 12 else []
+
+
+@lru_cache
+def _month_terms() -> dict[str, int]:
+    """Return which month a term means."""
+    return {term: number for name, number in month_names() for term in _terms(name)[0]}
 
 
 @lru_cache

@@ -2,8 +2,9 @@
 
 Vectors of texts point much the same way: with e5, any two have a cosine above .7. For ranking memories it
 helps to look at them from their own centre (`Centre`), where what they all share is gone: what is left
-below 0 has less in common with the query than the average has. `similarities` without a centre are the
-plain figures that a threshold is for.
+below 0 has less in common with the query than the average has. On LoCoMo's development half recall@10 by
+vectors alone is .605 from there, and .545 by plain cosine. `similarities` without a centre are the plain
+figures that a threshold is for.
 """
 
 from __future__ import annotations

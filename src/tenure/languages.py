@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from functools import lru_cache
 from typing import Protocol
 
@@ -48,8 +48,9 @@ _STOP_WORDS = {
         vous y""",
     "it": """a ad agli ai al alla alle anche c che chi ci come con cosa cui da dal dalla dei
         del della delle di dove e ed era gli ha hai hanno ho i il in io l la le lei lo loro
-        lui ma mi mia mio ne nel nella non o per perche piu qual quale quali quando quanto
-        quello questa questo se sei si sia sono su sua suo ti tra tu tua tuo un una uno""",
+        lui ma mi mia mie miei mio ne nel nella non o per perche piu qual quale quali quando
+        quanto quello questa queste questi questo se sei si sia sono su sua sue suo suoi ti
+        tra tu tua tue tuo tuoi un una uno""",
     "pt": """a ao aos as com como da das de dela dele do dos e ela elas ele eles em entre era
         essa esse esta este eu foi ha isso isto ja la lhe mais mas me meu meus minha muito na
         nao nas nem no nos nossa nosso o onde os ou para pela pelo por porque qual quais
@@ -155,19 +156,20 @@ def month_names() -> Iterator[tuple[str, int]]:
         yield from ((name, number) for number, name in enumerate(names.split(), 1) if name != "-")
 
 
-def hints(word: str) -> tuple[str, ...]:
-    """Return the languages in Latin letters that a folded word is a stop word of."""
-    return _HINTS.get(word, ())
+def is_hint(word: str) -> bool:
+    """Return whether a folded word is a stop word of a language in Latin letters."""
+    return word in _HINTS
 
 
-def language(hints: Iterable[str]) -> str | None:
-    """Return the language that most of the hints of a text's words speak for.
+def language(words: Set[str]) -> str | None:
+    """Return the language of a text that has these folded words.
 
     Returns:
-        One that is not English, if it has two hints or more. Of several with as many, the first here:
-        English, Spanish, French, German, Portuguese, Italian, Dutch. `None` does not mean English.
+        One that is not English, if two of its stop words or more are among them. Of several with as many,
+        the first here: English, Spanish, French, German, Portuguese, Italian, Dutch. `None` does not mean
+        English.
     """
-    counts = Counter(hints)
+    counts = Counter(language for word in words for language in _HINTS.get(word, ()))
     best = max(_LATIN, key=lambda language: counts[language])
     return best if best != "en" and counts[best] > 1 else None
 

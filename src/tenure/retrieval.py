@@ -97,14 +97,14 @@ class Weights:
     """What each signal weighs in the score.
 
     Args:
-        words: BM25 of a memory, and what its neighbours lend it. It is 1 for a memory that says all that is
-            asked for: one that has one word of five is not sure of itself because no other has more.
-        group: The same of the conversation's day that it belongs to, taken as one text: a topic may have its
-            words far from each other [.795 .650 .818 .667].
+        words: BM25 of a memory, and what its neighbours lend it; 1 for a memory that says all that is asked
+            for. One that has a single word of five does not count more because no other has any.
+        group: The same of the conversation's day that it belongs to, taken as one text: the words of a topic
+            may be far apart [.795 .650 .818 .667].
         meaning: How alike its vector and the query's are, where some memory says all that is asked for.
-        meaning_alone: The same where none says anything of it; in between the weight is in between. With .4
-            an answer in other words than its question was one of the first 3 of 430 memories in 17 of 30
-            cases, with 1 in 22, by vectors alone in 24. On LoCoMo it makes no difference.
+        meaning_alone: The same where none says anything of it; in between the weight is in between. Of 30
+            questions in other words than their answer, 17 had that among the first 3 of 430 memories with
+            .4, 22 with 1, and 24 by vectors alone. On LoCoMo it makes no difference.
         speaker: Said by the one speaker whom the query names: who is asked about speaks of it most. This
             finds a memory by itself [.777 .606 .814 .633].
         recency: Halves with every `half_life_days`; only for what another signal found.

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from tenure.languages import (
     MONTHS,
-    hints,
+    is_hint,
     language,
     month_names,
     stem,
@@ -90,26 +90,26 @@ def words(text: str) -> list[str]:
 def _analysed(text: str) -> tuple[list[str], str | None]:
     """Return the terms of a text, and its language if it can be told and is not English."""
     found: list[str] = []
-    spoken: list[str] = []
+    hints: set[str] = set()
     cut = chunks(text)
     for chunk in cut:
-        of_chunk, of_languages = (_kept if len(chunk) <= MAX_TERM_CHARS else _terms)(chunk)
+        of_chunk, of_language = (_kept if len(chunk) <= MAX_TERM_CHARS else _terms)(chunk)
         found += of_chunk
-        spoken += of_languages
-    told = language(spoken)
+        hints.update(of_language)
+    told = language(hints)
     if told is not None:
         found += (term for chunk in cut for term in _terms_in(told, chunk))
     return found, told
 
 
 def _terms(chunk: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the terms of a chunk, and the languages that it is a hint of."""
+    """Return the terms of a chunk, and which of its words are hints of a language."""
     written = _words(chunk)
     words = [folded(word) for word in written]
     found = [term for word in words for term in _of_word(word)]
     if len(words) > 1:
         found += _joined(chunk, words)
-    return tuple(found), tuple(hint for word in words for hint in hints(word))
+    return tuple(found), tuple(filter(is_hint, words))
 
 
 _kept = lru_cache(_CACHED)(_terms)
@@ -134,16 +134,17 @@ def _of_word(word: str) -> Iterator[str]:
             yield before + run[0]
         before = ""
         if kind == "hangul":
-            bare = without_particle(run)
-            if bare != run and len(bare) != 2:
+            whole = run[:MAX_TERM_CHARS]
+            bare = without_particle(whole)
+            if bare != whole and len(bare) != 2:
                 yield bare
-            if len(run) > 2:
-                yield run
+            if len(whole) > 2:
+                yield whole
         elif kind == "han":
-            yield from loanwords(run)
+            yield from (word[:MAX_TERM_CHARS] for word in loanwords(run))
             if len(run) > 1:
                 yield from ideographs(run)
-        yield from pairs(run)
+        yield from (pair[:MAX_TERM_CHARS] for pair in pairs(run))
 
 
 def _plain(word: str) -> str:
@@ -175,7 +176,7 @@ def _joined(chunk: str, words: list[str]) -> Iterator[str]:
 def _terms_in(told: str, chunk: str) -> Iterator[str]:
     """Yield the terms that a chunk has in a language, beside those that it has in any."""
     for word in _words(chunk):
-        word = word[:MAX_TERM_CHARS]
+        word = word[: MAX_TERM_CHARS - len("es:")]
         if word.isalpha():
             yield f"{told}:{stem_in(told, word)}"
 

@@ -98,8 +98,8 @@ class Weights:
 
     Args:
         words: BM25 of a memory, and what its neighbours lend it; 1 for a memory that says all that is asked
-            for. One that has a single word of five does not count more because no other has any.
-        group: The same of the conversation's day that it belongs to, taken as one text: the words of a topic
+            for. Where none has more than one word of five, that one does not count as if it were all.
+        group: The same of the conversation's day that it belongs to, taken as one text: words of one topic
             may be far apart [.795 .650 .818 .667].
         meaning: How alike its vector and the query's are, where some memory says all that is asked for.
         meaning_alone: The same where none says anything of it; in between the weight is in between. Of 30

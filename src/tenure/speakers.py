@@ -26,7 +26,8 @@ def named_speaker(query: str, speakers: Sequence[str]) -> int | None:
         query: Any text.
         speakers: Their names, each once.
     """
-    spaced: dict[tuple[str, ...], set[int]] = {}
+    whole: dict[tuple[str, ...], set[int]] = {}
+    ends: dict[tuple[str, ...], set[int]] = {}
     inside: dict[str, set[int]] = {}
     longest = 0
     for number, name in enumerate(speakers):
@@ -36,10 +37,11 @@ def named_speaker(query: str, speakers: Sequence[str]) -> int | None:
                 inside.setdefault(part, set()).add(number)
         elif in_name:
             longest = max(longest, len(in_name))
-            for part in {in_name, in_name[:1], in_name[-1:]}:
-                spaced.setdefault(part, set()).add(number)
-            spaced[in_name] = {number}  # Ann is Ann, though Ann Lee speaks too
-    named = _named_apart(words(query), spaced, longest) | _named_inside(folded(query), inside)
+            whole.setdefault(in_name, set()).add(number)
+            for part in (in_name[:1], in_name[-1:]):
+                ends.setdefault(part, set()).add(number)
+    apart = _named_apart(words(query), {**ends, **whole}, longest)  # Ann is Ann, and not Ann Lee
+    named = apart | _named_inside(folded(query), inside)
     return named.pop() if len(named) == 1 else None
 
 

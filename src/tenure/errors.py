@@ -22,8 +22,9 @@
     │   ├── ConversationBusyError      another run is using the conversation
     │   ├── LeaseLostError             another run has taken the conversation over
     │   └── HistoryNotStoredError      the answer exists, storing it failed; `.result` has the answer
-    └── ModelError                     a model
+    └── ModelError                     a model, or an embedder
         ├── ModelRequestError          the request failed; `.status_code` for HTTP answers
+        ├── EmbeddingError             an embedder failed, or there is none
         ├── EmptyReplyError            the model answered with nothing
         └── StructuredOutputError      the answer is not of the type asked for; `.raw` has its text
 
@@ -178,3 +179,7 @@ class StructuredOutputError(ModelError):
     def __init__(self, message: str | None = None, *, raw: str = "") -> None:
         super().__init__(message)
         self.raw = raw
+
+
+class EmbeddingError(ModelError):
+    """The embedder failed."""

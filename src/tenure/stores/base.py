@@ -36,7 +36,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from tenure.marks import covered_ids
+from tenure.memory import Owner
 from tenure.messages import Json, Message
+from tenure.stores.memory_base import MemoryStore
 from tenure.stores.records import Appended, Branch, Conversation, Entry, Lease
 
 DEFAULT_TENANT = ""
@@ -336,6 +338,16 @@ class Store(ABC):
     @abstractmethod
     async def release_lease(self, session_id: str, *, holder: str) -> None:
         """Give up the lease and the place in line that a holder has; a no-op when it has none."""
+
+    # --- long-term memories ------------------------------------------------------------------
+
+    @abstractmethod
+    def memories(self, owner: Owner) -> MemoryStore:
+        """Return a handle on the memories of one owner of this tenant; `memory_base.py` is its contract.
+
+        Raises:
+            InvalidValueError: The owner has an empty name, or one that cannot be kept.
+        """
 
     # --- the handle --------------------------------------------------------------------------
 

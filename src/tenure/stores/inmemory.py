@@ -15,8 +15,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tenure.clock import SYSTEM_CLOCK, Clock
-from tenure.codec import from_json, to_json
+from tenure.codec import from_json
 from tenure.errors import StoreClosedError
+from tenure.memory import Owner
 from tenure.messages import Json, Message
 from tenure.stores.base import (
     DEFAULT_TENANT,
@@ -35,7 +36,6 @@ from tenure.stores.checks import (
     checked_after,
     checked_count,
     checked_lease,
-    checked_message_ids,
     checked_metadata,
     checked_name,
     checked_on_conflict,
@@ -56,10 +56,12 @@ from tenure.stores.inmemory_log import (
     appended,
     described,
     entry_of,
+    new_rows,
     place_in_list,
     redacted,
     unknown_to,
 )
+from tenure.stores.inmemory_memories import InMemoryMemoryStore
 
 
 class InMemoryStore(Store):
@@ -85,7 +87,7 @@ class InMemoryStore(Store):
         lease: Lease | None = None,
     ) -> Appended:
         checked_on_conflict(on_conflict)
-        new = self._rows(session_id, messages, run_id=run_id, is_failed=is_failed)
+        new = new_rows(session_id, messages, run_id=run_id, is_failed=is_failed)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
             rows = log.branches[log.branch].rows if log is not None else []
@@ -117,7 +119,7 @@ class InMemoryStore(Store):
         expected_revision: int | None = None,
         lease: Lease | None = None,
     ) -> Appended:
-        new = self._rows(session_id, messages, run_id=run_id)
+        new = new_rows(session_id, messages, run_id=run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._known(session_id)
             if expected_revision not in (None, log.revision):
@@ -242,7 +244,7 @@ class InMemoryStore(Store):
         *,
         lease: Lease | None = None,
     ) -> int:
-        new = self._rows(session_id, messages, run_id=run_id)
+        new = new_rows(session_id, messages, run_id=run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id) or self._create(session_id, [], 0, now)
             number = log.run_branch(run_id)
@@ -333,6 +335,12 @@ class InMemoryStore(Store):
                 if turn.holder is None and not turn.line:
                     del self._shelf.turns[self.tenant, session_id]
 
+    # --- long-term memories ---
+
+    def memories(self, owner: Owner) -> InMemoryMemoryStore:
+        cabinet, clock = self._shelf.cabinet, self._clock
+        return InMemoryMemoryStore(owner, tenant=self.tenant, clock=clock, cabinet=cabinet)
+
     # --- the handle ---
 
     def for_tenant(self, tenant: str) -> InMemoryStore:
@@ -345,7 +353,7 @@ class InMemoryStore(Store):
         return self._shelf.is_closed
 
     async def close(self) -> None:
-        self._shelf.is_closed = True
+        self._shelf.is_closed = self._shelf.cabinet.is_closed = True
 
     # --- pieces ---
 
@@ -377,23 +385,6 @@ class InMemoryStore(Store):
             for row in fresh:  # not under the lock, since it is anybody's function
                 if id(row) not in known:
                     known[id(row)] = (row, redacted(row, redaction))
-
-    def _rows(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        *,
-        run_id: str | None,
-        is_failed: bool = False,
-    ) -> list[LogRow]:
-        checked_session_id(session_id)
-        checked_message_ids(messages)
-        if run_id is not None:
-            checked_name(run_id, "run id")
-        return [
-            LogRow(seq=0, message_id=m.id, body=to_json(m), run_id=run_id, is_failed=is_failed)
-            for m in messages
-        ]
 
     def _found(self, session_id: str) -> Log | None:
         return self._shelf.logs.get((self.tenant, checked_session_id(session_id)))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tenure.codec import from_json, to_json
-from tenure.messages import Usage
+from tenure.messages import Message, Usage
 from tenure.stores.base import Appended, Conversation, Entry, Redaction
-from tenure.stores.checks import checked_redacted
+from tenure.stores.checks import (
+    checked_message_ids,
+    checked_name,
+    checked_redacted,
+    checked_session_id,
+)
+from tenure.stores.inmemory_drawers import Cabinet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,29 @@ class Shelf:
         self.last_token = 0
         self.logs: dict[tuple[str, str], Log] = {}
         self.turns: dict[tuple[str, str], Turn] = {}
+        self.cabinet = Cabinet()
+
+
+def new_rows(
+    session_id: str,
+    messages: Sequence[Message],
+    *,
+    run_id: str | None,
+    is_failed: bool = False,
+) -> list[LogRow]:
+    """Return the rows of messages that are to be logged, without their place.
+
+    Raises:
+        InvalidValueError: Something of them cannot be stored.
+    """
+    checked_session_id(session_id)
+    checked_message_ids(messages)
+    if run_id is not None:
+        checked_name(run_id, "run id")
+    return [
+        LogRow(seq=0, message_id=m.id, body=to_json(m), run_id=run_id, is_failed=is_failed)
+        for m in messages
+    ]
 
 
 def unknown_to(rows: Iterable[LogRow], new: Iterable[LogRow]) -> list[LogRow]:

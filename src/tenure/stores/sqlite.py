@@ -1,4 +1,4 @@
-"""The SQLite driver: conversations in one file. `base.py` says what it promises.
+"""The SQLite driver: conversations and memories in one file. `base.py` says what it promises.
 
 With `is_durable`, a write that has returned survives a power loss; without, it survives any death of the
 process, and a power loss may take the last ones, never corrupting the file. What the operations do is in
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tenure.clock import SYSTEM_CLOCK, Clock
+from tenure.memory import Owner
 from tenure.messages import Json, Message
 from tenure.stores import sqlite_history as history
 from tenure.stores import sqlite_leases as leases
@@ -42,9 +43,11 @@ from tenure.stores.checks import (
     checked_on_conflict,
     checked_session_id,
 )
+from tenure.stores.index_cache import IndexCache
 from tenure.stores.sqlite_engine import Engine
 from tenure.stores.sqlite_media import Packed, pack
 from tenure.stores.sqlite_memo import Memo
+from tenure.stores.sqlite_memory_store import SQLiteMemoryStore
 from tenure.stores.sqlite_rows import Rows
 
 T = TypeVar("T")
@@ -52,7 +55,7 @@ P = ParamSpec("P")
 
 
 class SQLiteStore(Store):
-    """Keeps conversations in an SQLite file, which is opened or made on first use."""
+    """Keeps conversations and memories in an SQLite file, which is opened or made on first use."""
 
     def __init__(
         self, path: str | Path, *, is_durable: bool = False, clock: Clock = SYSTEM_CLOCK
@@ -70,6 +73,7 @@ class SQLiteStore(Store):
         self._clock = clock
         self._engine = Engine(self.path, is_durable=is_durable)
         self._memo = Memo()
+        self._indexes = IndexCache()
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r})"
@@ -238,6 +242,19 @@ class SQLiteStore(Store):
         releasing = self._engine.begin_write(self._bound(leases.release, name, holder=holder))
         await asyncio.shield(asyncio.wrap_future(releasing))
 
+    # --- long-term memories ---
+
+    def memories(self, owner: Owner) -> SQLiteMemoryStore:
+        return SQLiteMemoryStore(
+            owner,
+            tenant=self.tenant,
+            clock=self._clock,
+            cache=self._indexes,
+            write=self._write,
+            read=self._read,
+            erase=self._erasing,
+        )
+
     # --- the handle ---
 
     def for_tenant(self, tenant: str) -> SQLiteStore:
@@ -252,6 +269,7 @@ class SQLiteStore(Store):
     async def close(self) -> None:
         await self._engine.closed()
         self._memo.clear()
+        self._indexes.clear()
 
     # --- pieces ---
 

@@ -27,6 +27,17 @@ from tenure.testing.conformance_conflicts import ConflictConformance
 from tenure.testing.conformance_erasing import DeleteConformance, RedactConformance
 from tenure.testing.conformance_handles import LifecycleConformance, TenantConformance
 from tenure.testing.conformance_leases import LeaseConformance
+from tenure.testing.conformance_memories import (
+    MemoryAddConformance,
+    MemoryDeleteConformance,
+    MemoryListConformance,
+    MemoryUpdateConformance,
+)
+from tenure.testing.conformance_memory_owners import MemoryOwnerConformance
+from tenure.testing.conformance_memory_search import (
+    MemorySearchConformance,
+    MemoryVectorConformance,
+)
 from tenure.testing.conformance_providers import ChatHistoryProviderConformance
 from tenure.testing.conformance_runs import RunConformance
 
@@ -40,6 +51,13 @@ __all__ = [
     "LeaseConformance",
     "LifecycleConformance",
     "ListConformance",
+    "MemoryAddConformance",
+    "MemoryDeleteConformance",
+    "MemoryListConformance",
+    "MemoryOwnerConformance",
+    "MemorySearchConformance",
+    "MemoryUpdateConformance",
+    "MemoryVectorConformance",
     "RedactConformance",
     "RenameConformance",
     "RunConformance",
@@ -59,6 +77,13 @@ class StoreConformance(
     ListConformance,
     RunConformance,
     LeaseConformance,
+    MemoryAddConformance,
+    MemoryListConformance,
+    MemoryUpdateConformance,
+    MemoryDeleteConformance,
+    MemoryOwnerConformance,
+    MemorySearchConformance,
+    MemoryVectorConformance,
     TenantConformance,
     LifecycleConformance,
 ):

@@ -3,12 +3,13 @@
 An `Agent` answers with a `Model`, tools (`@tool`) and features. `ChatMemory` is the feature that keeps its
 conversations, in a `Store` (`open_store`) or a provider of your own. Messages are plain values
 (`user`, `assistant`, `system`, `tool_result`, and the classes behind them); a `Prompt` strings them
-together. Code reads and changes a running agent's prompt in LLM sessions (`RunContext.llm`). All errors
-are `TenureError`s. `tenure.sync` has the same agent for code without async, `tenure.testing` a scripted
-model for tests.
+together. Code reads and changes a running agent's prompt in LLM sessions (`RunContext.llm`). `Memories` are
+what is remembered across conversations, and found again by words, meaning and time. All errors are
+`TenureError`s. `tenure.sync` has the same for code without async, `tenure.testing` a scripted model for
+tests.
 """
 
-from tenure.agent import Agent, RunStream
+from tenure.agent import Agent
 from tenure.clock import Clock, SystemClock
 from tenure.compression import (
     Chunked,
@@ -23,11 +24,13 @@ from tenure.compression import (
     WholeHistoryMultipleSystemMessages,
     composed,
 )
+from tenure.embedding import Embedder
 from tenure.errors import (
     BudgetError,
     ConflictError,
     ConversationBusyError,
     ConversationExistsError,
+    EmbeddingError,
     EmptyReplyError,
     HistoryNotStoredError,
     InvalidValueError,
@@ -58,8 +61,11 @@ from tenure.features.preprocessing import (
     WindowSizePreprocessor,
     WindowTokensPreprocessor,
 )
+from tenure.generations import EmbeddingOutcome
 from tenure.llm import LLMContext
 from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
+from tenure.memories import Memories
+from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
 from tenure.messages import (
     AssistantMessage,
     Media,
@@ -104,6 +110,7 @@ from tenure.run import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from tenure.run_stream import RunStream
 from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
 from tenure.stores.base import Appended, Branch, Entry, Lease
@@ -135,6 +142,9 @@ __all__ = [
     "Conversation",
     "ConversationBusyError",
     "ConversationExistsError",
+    "Embedder",
+    "EmbeddingError",
+    "EmbeddingOutcome",
     "EmptyReplyError",
     "Entry",
     "Event",
@@ -153,6 +163,9 @@ __all__ = [
     "Lease",
     "LeaseLostError",
     "Media",
+    "Memories",
+    "Memory",
+    "MemoryFilter",
     "Message",
     "MissingExtraError",
     "Model",
@@ -164,15 +177,18 @@ __all__ = [
     "ModelRequestError",
     "NamedTool",
     "NestedSessionError",
+    "NewMemory",
     "NoCompression",
     "Opaque",
     "OutputSchema",
+    "Owner",
     "Part",
     "PartEnd",
     "Preprocessor",
     "PreprocessorError",
     "Prompt",
     "PromptError",
+    "Provenance",
     "ReadSession",
     "Reasoning",
     "ReasoningDelta",

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from types import NoneType
@@ -22,10 +22,9 @@ from tenure.errors import InvalidValueError, UsageError
 from tenure.features.chat_memory import ChatMemory
 from tenure.llm import LONG_WRITE_SESSION_S
 from tenure.messages import Message, SystemMessage, Text
-from tenure.models import Model, TextDelta, resolve_model
+from tenure.models import Model, resolve_model
 from tenure.prompt import LLMParams, Prompt
 from tenure.run import (
-    Event,
     EventHandler,
     Feature,
     RunCompleted,
@@ -36,6 +35,7 @@ from tenure.run import (
     Strategy,
     in_order,
 )
+from tenure.run_stream import RunStream
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
 from tenure.stores.leases import OnBusy
@@ -45,7 +45,8 @@ from tenure.tools import Tool, ToolFunction, ToolRegistry
 from tenure.triggers import CompressionRule
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from tenure.embedding import EmbedderSpec
+    from tenure.memories import Memories
 
 S = TypeVar("S")  # what a strategy may be
 
@@ -71,6 +72,7 @@ class AgentBase(ABC, Generic[S]):
         name: str = "agent",
         store: Store | str | None = None,
         memory: bool = False,
+        embedder: EmbedderSpec = "auto",
         params: LLMParams | None = None,
         output_type: object = str,
         compression: CompressionRule | None = None,
@@ -94,7 +96,9 @@ class AgentBase(ABC, Generic[S]):
             name: The same name finds the same default conversation again; see `ask`.
             store: Where features without a store of their own keep things: a URL or a `Store`. If
                 not given, `TENURE_STORE`; with `memory` or `ask`, else the command line's file.
-            memory: Whether to install a `ChatMemory` on the store, with a window of 50 messages.
+            memory: Whether to have long-term memories (`memory`), and a `ChatMemory` on the store,
+                with a window of 50 messages.
+            embedder: What these memories are embedded with; see `Memories.open`.
             params: Settings of every request; those of `prompt` win over them.
             output_type: What the default strategy makes of the last reply: its text, or a value of
                 this type (any that pydantic knows, or a JSON schema).
@@ -131,6 +135,8 @@ class AgentBase(ABC, Generic[S]):
         self._max_iterations = max_iterations
         self._on_busy: OnBusy = on_busy
         self._clock = clock
+        self._has_memory = memory
+        self._embedder = embedder
         self._store_or_url = store if store is not None else os.environ.get("TENURE_STORE")
         self._features: list[Feature] = []
         self._handlers: list[EventHandler] = []
@@ -173,6 +179,16 @@ class AgentBase(ABC, Generic[S]):
         if isinstance(chosen, Store):
             return chosen
         return open_store(chosen if chosen is not None else url_of(default_store_path()))
+
+    @cached_property
+    def _own_memories(self) -> Memories:
+        if not self._has_memory:
+            raise UsageError(
+                f"The memory of the agent {self.name!r} is not enabled; make it with memory=True."
+            )
+        from tenure.memories import Memories  # which loads the embedders
+
+        return Memories.open(self.store, agent_id=self.name, embedder=self._embedder)
 
     @abstractmethod
     def _async_strategy(self, strategy: S) -> Strategy:
@@ -269,6 +285,15 @@ class Agent(AgentBase[Strategy]):
     def _async_strategy(self, strategy: Strategy) -> Strategy:
         return strategy
 
+    @property
+    def memory(self) -> Memories:
+        """The agent's long-term memories; an agent of the same name finds them again.
+
+        Raises:
+            UsageError: The agent was made without `memory=True`.
+        """
+        return self._own_memories
+
     async def run(self, text: str, session_id: str | None = None) -> RunResult:
         """Answer one input.
 
@@ -305,86 +330,6 @@ class Agent(AgentBase[Strategy]):
         nothing of it is stored.
         """
         return self._stream(text, session_id)
-
-
-class RunStream:
-    """The events of one run, as an async iterable; the last one is `RunCompleted`.
-
-    Leaving the loop early cancels the run; leaving the `async with` block around it also waits until the
-    run has ended. After that there are no more events.
-
-    Attributes:
-        result: What the run gave; None until it has completed.
-    """
-
-    def __init__(
-        self, start: Callable[[EventHandler], Coroutine[object, object, RunResult]]
-    ) -> None:
-        self.result: RunResult | None = None
-        self._start = start
-        self._task: asyncio.Task[RunResult] | None = None
-        self._is_over = False
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(0)  # the run goes on only as fast as its events are taken
-
-    async def __aiter__(self) -> AsyncGenerator[Event]:
-        # One for each loop, so that it is let go with the loop, and then ends the run.
-        try:
-            while (event := await self._next()) is not None:
-                yield event
-        finally:
-            await self._end()
-
-    async def text(self) -> AsyncIterator[str]:
-        """Iterate over the pieces of the replies' text only."""
-        async with self:
-            async for event in self:
-                if isinstance(event, TextDelta):
-                    yield event.text
-
-    async def __aenter__(self) -> RunStream:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._end()
-
-    async def _next(self) -> Event | None:
-        """The next event; None at the end. Raises what the run has raised."""
-        if self._is_over:
-            return None
-        if self._task is None:
-            self._task = asyncio.create_task(self._start(self._put))
-            self._task.add_done_callback(self._note_end)
-        self._room.release()
-        event = await self._events.get()
-        if event is None:
-            self._is_over = True
-            await self._task
-        elif isinstance(event, RunCompleted):
-            self.result = event.result
-        return event
-
-    async def _put(self, event: Event) -> None:
-        if not isinstance(event, RunFailed):  # the exception itself says it
-            self._events.put_nowait(event)
-            await self._room.acquire()
-
-    def _note_end(self, task: asyncio.Task[RunResult]) -> None:
-        if not task.cancelled():
-            task.exception()  # is raised by `_next`, or the reader has left
-        self._events.put_nowait(None)
-
-    async def _end(self) -> None:
-        self._is_over = True
-        if self._task is not None:
-            if not self._task.cancelling():  # a second time would disturb it in cleaning up
-                self._task.cancel()
-            await asyncio.wait({self._task})
 
 
 def own_system_prompt(text: str | None) -> SystemMessage | None:

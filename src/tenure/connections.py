@@ -1,4 +1,4 @@
-"""Which event loop has which pydantic-ai model open, and when each is closed.
+"""Which event loop has which model or embedder of pydantic-ai open, and when each is closed.
 
 HTTP connections belong to the loop that opened them. `Connections` enters a model once in each loop
 that uses it, and leaves it when that loop shuts down its generators (`asyncio.run` does so at its end,
@@ -12,14 +12,30 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import AsyncGenerator, Callable
+    from types import TracebackType
 
-    from pydantic_ai.models import Model
+
+class Enterable(Protocol):
+    """What has connections from `__aenter__` on until `__aexit__`."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+        /,
+    ) -> object: ...
+
+
+M = TypeVar("M", bound=Enterable)
 
 _GRACE_S = 1.0
 """From letting go to closing; a guess. A model is often let go as the last thing before its loop ends,
@@ -27,10 +43,10 @@ and a loop that ends cancels what is just closing, after which nobody can close 
 
 
 @dataclass(slots=True, eq=False)
-class _Opened:
+class _Opened(Generic[M]):
     """One model in one loop."""
 
-    model: Model
+    model: M
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_entered: bool = False
 
@@ -48,10 +64,10 @@ class _Opened:
                 await self.model.__aexit__(None, None, None)
 
 
-class Connections:
-    """A pydantic-ai model, open in each event loop that asks for it. Safe in threads."""
+class Connections(Generic[M]):
+    """A model, open in each event loop that asks for it. Safe in threads."""
 
-    def __init__(self, first: Model, another: Callable[[], Model] | None) -> None:
+    def __init__(self, first: M, another: Callable[[], M] | None) -> None:
         """Keep a model; nothing is opened yet.
 
         Args:
@@ -61,12 +77,12 @@ class Connections:
         """
         self._first = first
         self._another = another
-        self._opened: dict[AbstractEventLoop, _Opened] = {}
+        self._opened: dict[AbstractEventLoop, _Opened[M]] = {}
         self._is_fresh = True
         self._guard = Lock()
         finalize(self, _let_go, self._opened).atexit = False
 
-    async def model(self) -> Model:
+    async def model(self) -> M:
         """Return the model of the running loop, entered."""
         loop = asyncio.get_running_loop()
         with self._guard:
@@ -80,7 +96,7 @@ class Connections:
         await opened.enter()
         return opened.model
 
-    def _for_new_loop(self) -> Model:
+    def _for_new_loop(self) -> M:
         if self._is_fresh or self._another is None:
             self._is_fresh = False
             return self._first
@@ -94,7 +110,7 @@ class _LoopEnd:
     """Leaves what is open when a loop ends: a loop that ends closes its generators."""
 
     def __init__(self) -> None:
-        self.opened: set[_Opened] = set()
+        self.opened: set[_Opened[Any]] = set()
         self.leaving: set[Task[None]] = set()
         self.is_over = False
         self.generator = self._wait()
@@ -108,16 +124,16 @@ class _LoopEnd:
             # Nobody is left to be told that a connection would not close.
             await asyncio.gather(*self.leaving, *leaving, return_exceptions=True)
 
-    def leave_later(self, opened: _Opened) -> None:
+    def leave_later(self, opened: _Opened[Any]) -> None:
         asyncio.get_running_loop().call_later(_GRACE_S, self._leave_now, opened)
 
-    def _leave_now(self, opened: _Opened) -> None:
+    def _leave_now(self, opened: _Opened[Any]) -> None:
         if not self.is_over:
             task = asyncio.get_running_loop().create_task(self._leave(opened))
             self.leaving.add(task)
             task.add_done_callback(self.leaving.discard)
 
-    async def _leave(self, opened: _Opened) -> None:
+    async def _leave(self, opened: _Opened[Any]) -> None:
         await opened.leave()
         self.opened.discard(opened)
 
@@ -126,7 +142,7 @@ _ends: dict[AbstractEventLoop, _LoopEnd] = {}
 _ends_guard = Lock()
 
 
-async def _end_of_this_loop(opened: _Opened) -> None:
+async def _end_of_this_loop(opened: _Opened[Any]) -> None:
     """Have a model left at the end of the running loop."""
     loop = asyncio.get_running_loop()
     with _ends_guard:
@@ -140,7 +156,7 @@ async def _end_of_this_loop(opened: _Opened) -> None:
         await anext(end.generator)  # from here on the loop knows it
 
 
-def _let_go(opened: dict[AbstractEventLoop, _Opened]) -> None:
+def _let_go(opened: dict[AbstractEventLoop, _Opened[Any]]) -> None:
     """Leave what nobody holds any more; may be called in any thread."""
     for loop, item in opened.items():
         end = _ends.get(loop)

@@ -68,13 +68,14 @@ _REASON_CHARS = 200
 _WHOLE_CHARS = 4
 _ECHO_CHARS = 20
 _SEE_CAUSE = "see the error that caused this one"
-_ADVICE = {
+ADVICE = {
     401: "check the API key",
     403: "check the API key and what it may use",
     404: "check the model's name",
     413: "send less",
     429: "wait, or raise your quota",
 }
+"""What helps against an HTTP status."""
 
 
 class ProviderModel:
@@ -170,24 +171,32 @@ def _inferred(name: str) -> PydanticModel:
     provider, model_name = parse_model_id(name)
     if provider is not None and not model_name:
         raise UnknownModelError(f"There is no model {name!r}; put its name behind the colon.")
-    try:
+    with naming_errors(name, "model"):
         return infer_model(name)
+
+
+@contextmanager
+def naming_errors(name: str, what: str) -> Generator[None]:
+    """Turn what pydantic-ai raises of the name of a model or an embedder into our errors."""
+    provider, _ = parse_model_id(name)
+    try:
+        yield
     except ImportError as exc:
         named = _EXTRA_NAMED.search(str(exc))
         extra = named[1] if named else str(provider)
         package = f"tenure[{extra}]" if extra in _EXTRAS else f"pydantic-ai-slim[{extra}]"
         raise MissingExtraError(
-            f"The model {name!r} needs a package that is not installed; run: "
+            f"The {what} {name!r} needs a package that is not installed; run: "
             f'pip install "{package}"'
         ) from exc
-    except UserError as exc:
+    except (UserError, ValueError) as exc:
         if provider is None or not _is_provider(provider):
             _, _, suggestion = str(exc).partition("Did you mean ")
             unknown = f"no provider is named {provider!r}; write for instance 'openai:gpt-5-mini'."
             advice = f"did you mean {suggestion}" if suggestion else unknown
-            raise UnknownModelError(f"There is no model {name!r}; {advice}") from exc
+            raise UnknownModelError(f"There is no {what} {name!r}; {advice}") from exc
         raise UsageError(
-            f"The model {name!r} cannot be used yet: {_first_sentence(str(exc))}."
+            f"The {what} {name!r} cannot be used yet: {_first_sentence(str(exc))}."
         ) from exc
 
 
@@ -288,7 +297,7 @@ def _http_failure(name: str, exc: ModelHTTPError, request: ModelRequest) -> str:
     status = exc.status_code
     # What a provider says of a key may hold the key.
     said = "" if status in (401, 403) else _quotable(_said(exc.body), request)
-    advice = _ADVICE.get(status, "try again later" if status >= 500 else "change the request")
+    advice = ADVICE.get(status, "try again later" if status >= 500 else "change the request")
     if exc.suggested_model_id is not None:
         advice = f"did you mean {exc.suggested_model_id!r}?"
     return (

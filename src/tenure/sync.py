@@ -8,18 +8,15 @@ sessions from any thread, such as that of a plain tool of an async agent.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import os
-import threading
-from collections.abc import Coroutine, Generator, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, cast
 
 from tenure.agent import AgentBase
 from tenure.models import TextDelta
+from tenure.portal import PORTAL
 from tenure.run import Strategy
 from tenure.signatures import is_async
+from tenure.sync_memories import Memories
 from tenure.sync_sessions import (
     LLMContext,
     PlainStrategy,
@@ -28,7 +25,6 @@ from tenure.sync_sessions import (
     WriteSession,
     in_a_thread,
 )
-from tenure.waiting import wait
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,16 +35,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "LLMContext",
+    "Memories",
     "PlainStrategy",
     "ReadSession",
     "RunContext",
     "RunStream",
     "WriteSession",
 ]
-
-T = TypeVar("T")
-
-_GRACE_S = 2.0  # how long the end of a process waits for runs to end and connections to close
 
 
 class Agent(AgentBase[Strategy | PlainStrategy]):
@@ -63,19 +56,27 @@ class Agent(AgentBase[Strategy | PlainStrategy]):
             return cast("Strategy", strategy)
         return in_a_thread(cast("PlainStrategy", strategy))
 
+    @property
+    def memory(self) -> Memories:
+        """The agent's long-term memories.
+
+        See `tenure.Agent.memory`.
+        """
+        return Memories(self._own_memories)
+
     def run(self, text: str, session_id: str | None = None) -> RunResult:
         """Answer one input.
 
         Args and errors are those of `tenure.Agent.run`; and `UsageError` where an event loop runs.
         """
-        return _portal.call(self._run(text, session_id))
+        return PORTAL.call(self._run(text, session_id))
 
     def ask(self, text: str) -> str:
         """Answer one input in the agent's own default conversation, and return the text.
 
         See `tenure.Agent.ask`.
         """
-        return _portal.call(self._ask(text))
+        return PORTAL.call(self._ask(text))
 
     def run_stream(self, text: str, session_id: str | None = None) -> RunStream:
         """Answer one input, event by event; `run` says the rest.
@@ -124,7 +125,7 @@ class RunStream:
             return await anext(events, None)
 
         # A call that raises, be it for Ctrl-C, has ended the run itself.
-        while (event := _portal.call(next_event())) is not None:
+        while (event := PORTAL.call(next_event())) is not None:
             try:
                 yield event
             except BaseException:
@@ -132,60 +133,4 @@ class RunStream:
                 raise
 
     def _close(self) -> None:
-        _portal.call(self._stream.__aexit__(None, None, None))
-
-
-class _Portal:
-    """An event loop in a daemon thread, and the way into it.
-
-    anyio's portal runs in a thread that the interpreter waits for at its end, and so would hang in a
-    program that never closes it; a daemon thread does not.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = os.getpid()
-
-    def call(self, coroutine: Coroutine[object, object, T]) -> T:
-        """Run a coroutine to its end and return what it returns, or raise what it raises."""
-        return wait(coroutine, self._running_loop)
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():  # a fork takes no thread along
-                self._pid = os.getpid()
-                self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="tenure-sync", daemon=True
-                )
-                thread.start()
-                atexit.register(self._shut_down, self._loop, thread)
-            return self._loop
-
-    def _shut_down(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        """At the end of the process, end what runs, and let models close their connections."""
-        if self._pid == os.getpid():
-            with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_end_all(loop), loop).result(_GRACE_S)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(_GRACE_S)
-
-
-async def _end_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Do what `asyncio.run` does at its end: cancel first, so that each run gives back what it holds."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await loop.shutdown_asyncgens()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-_portal = _Portal()
+        PORTAL.call(self._stream.__aexit__(None, None, None))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tenure.embedding import QueryCache, resolve_embedder
 from tenure.embedding_worker import EmbeddingWorker, embed_and_store, record_of
-from tenure.errors import EmbeddingError, TenureError
+from tenure.errors import EmbeddingError, InvalidValueError, TenureError
 from tenure.memory import Memory
 from tenure.stores.memory_base import Embedded, MemoryQuery, MemoryStore, Unembedded
 
@@ -230,9 +230,16 @@ def _unembedded(memory: Memory) -> Unembedded:
 
 
 def _unit(embedding: Sequence[float] | Vector) -> Vector:
-    """A ready vector as float32 of unit norm."""
+    """A ready vector as float32 of unit norm.
+
+    Raises:
+        InvalidValueError: It is not one row of numbers.
+    """
     import numpy as np
 
-    vector = np.asarray(embedding, np.float32)
+    try:
+        vector = np.asarray(embedding, np.float32)
+    except (TypeError, ValueError) as exc:
+        raise InvalidValueError("embedding= is not a row of numbers; give one vector.") from exc
     norm = float(np.linalg.norm(vector))
     return vector / norm if norm > 0 else vector

@@ -312,9 +312,8 @@ class OwnerIndex:
             groups=renumbered(arrays["groups"][rows]),
             speakers=speakers,
             importance=arrays["importance"][rows],
-            ages_days=np.maximum(
-                (now - arrays["created"][rows]) / _US_PER_DAY, 0, dtype=np.float32
-            ),
+            ages_days=((now - arrays["created"][rows]) / _US_PER_DAY).astype(np.float32),
+            asks=arrays["asks"][rows].astype(np.bool_),
         )
         return scores(
             candidates,

@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from tenure import InMemoryStore, NewMemory
 from tenure.languages import stop_words
-from tenure.retrieval import Candidates, centre_of, named_speaker, scores, similarities, top
-from tenure.terms import date_terms, has_question, query_terms, terms
+from tenure.sync import Memories
 
 CUTS = (5, 10, 20, 50)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
@@ -201,56 +201,42 @@ def reciprocal_ranks(embedder: Embedder) -> System:
     return system
 
 
+class _AsEmbedder:
+    """The same as tenure takes it."""
+
+    identity = "kept"
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    async def embed(self, texts: Sequence[str], *, kind: str) -> NDArray[np.float32]:
+        return self._embedder.embed(texts, "query" if kind == "query" else "passage")
+
+
 def ours(embedder: Embedder | None) -> System:
-    """`terms.py` and `retrieval.py`, as `Memories` puts them together."""
+    """`Memories`, in RAM."""
 
     def system(conversation: Conversation) -> Search:
-        turns = conversation.turns
-        postings: dict[str, dict[int, int]] = {}
-        lengths = np.zeros(len(turns), np.float32)
-        for row, turn in enumerate(turns):
-            found = terms(turn.content) + date_terms(turn.created_at)
-            lengths[row] = len(found)
-            for term in found:
-                counts = postings.setdefault(term, {})
-                counts[row] = counts.get(row, 0) + 1
-        arrays = {
-            term: (np.array(list(counts)), np.array(list(counts.values()), np.float32))
-            for term, counts in postings.items()
-        }
-        none = (np.zeros(0, np.int64), np.zeros(0, np.float32))
-        sessions = np.array([turn.session for turn in turns])
-        same = sessions[1:] == sessions[:-1]
-        rows = np.arange(len(turns))
-        names = sorted({turn.speaker for turn in turns})
-        candidates = Candidates(
-            lengths=lengths,
-            before=np.append(-1, np.where(same, rows[:-1], -1)),
-            after=np.append(np.where(same, rows[1:], -1), -1),
-            groups=sessions - 1,
-            speakers=np.array([names.index(turn.speaker) for turn in turns]),
-            importance=np.full(len(turns), 0.5, np.float32),
-            ages_days=np.zeros(len(turns), np.float32),
-            asks=np.array([has_question(turn.content) for turn in turns]),
+        used = None if embedder is None else _AsEmbedder(embedder)
+        memories = Memories.open(InMemoryStore(), agent_id=conversation.name, embedder=used)
+        added = memories.add_many(
+            [
+                NewMemory(
+                    content=turn.content,
+                    session_id=str(turn.session),
+                    position=position,
+                    speaker=turn.speaker,
+                    created_at=turn.created_at,
+                )
+                for position, turn in enumerate(conversation.turns)
+            ]
         )
-        created = np.array([turn.created_at.timestamp() for turn in turns]).astype(np.int64)
-        ids = [turn.id for turn in turns]
-        vectors = embedder and embedder.embed([turn.content for turn in turns], "passage")
-        centre = None if vectors is None else centre_of(vectors)
+        if used is not None:
+            memories.reembed()  # waits until all have their vector
+        turns = {m.id: turn.id for m, turn in zip(added, conversation.turns, strict=True)}
 
         def search(question: str) -> list[str]:
-            alike = None
-            if embedder is not None and vectors is not None:
-                query = embedder.embed([question], "query")[0]
-                alike = similarities(vectors, query, centre=centre)
-            signals = scores(
-                candidates,
-                [arrays.get(term, none) for term in query_terms(question)],
-                similarities=alike,
-                speaker=named_speaker(question, names),
-            )
-            best = top(sum(signals.values()), created, ids, count=CUTS[-1])
-            return [ids[row] for row in best]
+            return [turns[memory.id] for memory in memories.search(question, limit=CUTS[-1])]
 
         return search
 

@@ -405,6 +405,23 @@ async def test_a_ready_vector_needs_no_embedder_call(url: str) -> None:
                 await memories.search("weather", embedding=wrong)  # type: ignore[arg-type]
 
 
+async def test_a_ready_vector_without_an_embedder(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handle without an embedder searches by a ready vector all the same, and else by words, silently."""
+    async with Memories.open(url, agent_id="a", embedder=HashEmbedder()) as memories:
+        first, _ = await memories.add_many(["apple pie", "the weather"])
+    plain = Memories.open(url, agent_id="a", embedder=None)
+    assert first.embedding is not None
+    [similar] = await plain.search_by_similarity("", embedding=first.embedding)
+    assert similar.content == "apple pie"
+    assert texts(await plain.search("weather")) == ["the weather"]
+    assert caplog.text == ""
+    empty = Memories.open(url, agent_id="b", embedder=None)
+    with pytest.raises(EmbeddingError):
+        await empty.search_by_similarity("", embedding=first.embedding)
+
+
 def test_filters_have_the_fields_of_the_filter() -> None:
     """The keyword arguments of the methods are the fields of `MemoryFilter`."""
     assert list(FilterFields.__annotations__) == [field.name for field in fields(MemoryFilter)]

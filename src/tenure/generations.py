@@ -120,13 +120,10 @@ class Generations:
         """
         if self._answering is None:
             await self._look(is_first=True)
-        answering = self._answering or self._known()
-        found = await self._store.search(await self._with_vector(asked, answering, embedding))
-        if found.pending and not self._store.owner.all_users:
+        found = await self._store.search(await self._with_vector(asked, embedding))
+        if found.pending and self.embedder is not None and not self._store.owner.all_users:
             if await self._look(is_first=False):  # another one answers since a moment ago
-                answering = self._answering or self._known()
-                asked = await self._with_vector(asked, answering, embedding)
-                found = await self._store.search(asked)
+                found = await self._store.search(await self._with_vector(asked, embedding))
             self._worker().catch_up()
         return found.memories
 
@@ -191,16 +188,16 @@ class Generations:
         return before is not None and self._answering is not before
 
     async def _with_vector(
-        self,
-        asked: MemoryQuery,
-        answering: CheckedEmbedder,
-        embedding: Sequence[float] | Vector | None,
+        self, asked: MemoryQuery, embedding: Sequence[float] | Vector | None
     ) -> MemoryQuery:
         if embedding is None:
+            answering = self._answering or self._known()
             vector = await self._queries.vector(answering, asked.text)
-        else:
-            vector = _unit(embedding)
-        return replace(asked, vector=vector, identity=answering.identity)
+            return replace(asked, vector=vector, identity=answering.identity)
+        identity = self._answering.identity if self._answering is not None else None
+        if identity is None and (record := await self._store.embedder()) is not None:
+            identity = record.identity
+        return replace(asked, vector=_unit(embedding), identity=identity or self._known().identity)
 
     def _worker(self) -> EmbeddingWorker:
         """The worker of the running event loop."""

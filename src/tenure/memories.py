@@ -250,7 +250,7 @@ class Memories:
             weights=weights,
             explain=explain,
         )
-        if use_embedding and (query.strip() or embedding is not None):
+        if use_embedding and (embedding is not None or (self.embedder and query.strip())):
             try:
                 return await self._vectors.search(asked, embedding)
             except EmbeddingError as exc:

@@ -67,7 +67,7 @@ def blocks(page: Path) -> list[Block]:
     source = page.read_text(encoding="utf-8")
     found = list(_BLOCK.finditer(source))
     made: list[Block] = []
-    for match, behind in zip(found, [*found[1:], None], strict=True):
+    for match, behind in zip(found, [*found[1:], None], strict=False):  # a page may have none
         is_shown = (
             behind is not None
             and behind["language"] == "text"

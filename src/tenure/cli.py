@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from io import TextIOWrapper
-from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,16 +22,18 @@ from rich.text import Text as Styled
 
 from tenure import __version__
 from tenure.agent import DEFAULT_WINDOW, Agent, own_system_prompt
+from tenure.cli_memory import memory_app
+from tenure.cli_terminal import Db, existing_store, opened_store, say, shown, write
 from tenure.clock import SYSTEM_CLOCK
 from tenure.codec import to_dict
 from tenure.compression import KeepLastN
-from tenure.errors import ModelError, StoreOpenError, TenureError, UsageError
+from tenure.errors import ModelError, TenureError, UsageError
 from tenure.explanations import ExplainedView, explained_view
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.preprocessing import WindowSizePreprocessor, WindowTokensPreprocessor
 from tenure.marks import is_summary
 from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from tenure.stores import Store, default_store_path, open_store, url_of
+from tenure.stores import Store
 from tenure.stores.checks import checked_session_id
 from tenure.tokens import TokenEstimator
 from tenure.windows import TokenBudget
@@ -46,9 +46,6 @@ COMPRESS_AT = 0.6
 KEPT_WHEN_COMPRESSED = 4
 HELP_IN_CHAT = "/history shows the conversation, /new starts another one, /exit ends"
 
-# What a terminal would obey instead of showing it: C0 and C1 controls but tab and newline.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 app = typer.Typer(
     name="tenure",
     help="Chat with an agent that remembers, and look at what it remembers.",
@@ -58,19 +55,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 local_app = typer.Typer(help="The small chat model that runs offline.", no_args_is_help=True)
+app.add_typer(memory_app, name="memory")
 app.add_typer(local_app, name="local")
-
-Db = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="FILE|URL",
-        envvar="TENURE_STORE",
-        help="The database: a file, or a URL such as sqlite:////var/lib/chat.db. "
-        "By default tenure.db in your data directory.",
-    ),
-]
-
 
 Budget = Annotated[
     int | None,
@@ -92,7 +78,7 @@ def main() -> None:
     try:
         app()
     except TenureError as exc:
-        _say(f"tenure: {exc}")
+        say(f"tenure: {exc}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -140,7 +126,7 @@ def chat(
     and /exit ends; so do Ctrl-D and Ctrl-C. What was answered is kept.
     """
     checked_session_id(session)
-    store = _store(db)
+    store = opened_store(db)
     chosen = model or (DEFAULT_OPENAI_MODEL if os.environ.get("OPENAI_API_KEY") else "local")
     memory = ChatMemory(store)
     if budget is None:
@@ -154,7 +140,7 @@ def chat(
         try:
             _Chat(agent, store, session, runner).run()
         except KeyboardInterrupt:
-            _say("")
+            say("")
         finally:
             runner.run(store.close())
 
@@ -184,7 +170,7 @@ class _Chat:
                     messages = self._runner.run(self._store.read(self._session_id))
                     _print_messages(messages)
                 case command if command.startswith("/") and " " not in command:
-                    _say(f"There is no command {command}: {HELP_IN_CHAT}.")
+                    say(f"There is no command {command}: {HELP_IN_CHAT}.")
                 case text:
                     self._answer(text)
 
@@ -192,7 +178,7 @@ class _Chat:
         found = self._runner.run(self._store.conversation(self._session_id))
         count = found.message_count if found is not None else 0
         remembered = f"{count} message{'' if count == 1 else 's'} remembered"
-        _say(f"Conversation {self._session_id}: {remembered}. {HELP_IN_CHAT}.")
+        say(f"Conversation {self._session_id}: {remembered}. {HELP_IN_CHAT}.")
 
     def _lines(self) -> Iterator[str]:
         if not self._is_interactive:
@@ -203,7 +189,7 @@ class _Chat:
         with suppress(EOFError):
             while True:
                 yield input("you> ")
-        _say("")
+        say("")
 
     def _answer(self, text: str) -> None:
         try:
@@ -211,18 +197,18 @@ class _Chat:
         except ModelError as exc:
             if not self._is_interactive:
                 raise
-            _say(f"tenure: {exc}")  # the conversation is as it was; the user may try again
+            say(f"tenure: {exc}")  # the conversation is as it was; the user may try again
 
     async def _stream(self, text: str) -> None:
         is_shown = False
         async with self._agent.run_stream(text, self._session_id) as stream:
             try:
                 async for piece in stream.text():
-                    _write(piece)
+                    write(piece)
                     is_shown = True
             finally:
                 if is_shown:
-                    _write("\n")
+                    write("\n")
 
 
 @app.command()
@@ -233,19 +219,19 @@ def sessions(
     ] = 100,
 ) -> None:
     """List the conversations, the last used first."""
-    store = _existing_store(db)
+    store = existing_store(db)
     found = asyncio.run(store.conversations(limit=limit))
     table = Table("session", "messages", "last used", box=None, pad_edge=False)
     for conversation in found:
         table.add_row(
-            Styled(_CONTROLS.sub("�", conversation.session_id)),
+            Styled(shown(conversation.session_id)),
             str(conversation.message_count),
             conversation.updated_at.astimezone().strftime("%Y-%m-%d %H:%M"),
         )
     if found:
         Console(soft_wrap=True, highlight=False).print(table)
     else:
-        _say("There are no conversations yet.")
+        say("There are no conversations yet.")
     asyncio.run(store.close())
 
 
@@ -266,7 +252,7 @@ def show(
     budget: Budget = None,
 ) -> None:
     """Show a conversation's messages, or what of them a model would be sent."""
-    store = _existing_store(db)
+    store = existing_store(db)
     messages = asyncio.run(store.read(session))
     asyncio.run(store.close())
     if not messages:
@@ -275,7 +261,7 @@ def show(
         view = _view(messages, system, budget)
         messages = view.sent
         for each in view.left_out:
-            _say(f"left out: {_line(each.message, each.part)} ({each.reason})")
+            say(f"left out: {_line(each.message, each.part)} ({each.reason})")
     if as_json:
         objects = [{**to_dict(message), "text": message.text} for message in messages]
         typer.echo(json.dumps(objects, ensure_ascii=False, indent=2))
@@ -290,7 +276,7 @@ def delete(
     is_sure: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Delete a conversation with all its messages, for good."""
-    store = _existing_store(db)
+    store = existing_store(db)
     with asyncio.Runner() as runner:
         found = runner.run(store.conversation(session))
         if found is None:
@@ -298,7 +284,7 @@ def delete(
         question = f"Delete {found.message_count} messages of conversation {session!r} for good?"
         if is_sure or typer.confirm(question, err=True):
             runner.run(store.delete(session))
-            _say(f"Deleted conversation {session}.")
+            say(f"Deleted conversation {session}.")
         runner.run(store.close())
 
 
@@ -308,22 +294,7 @@ def install() -> None:
     from tenure.local import install_weights
 
     install_weights()
-    _say("The offline model is ready: tenure chat --model local")
-
-
-def _store(db: str | None) -> Store:
-    chosen = db if db is not None else str(default_store_path())
-    return open_store(chosen if "://" in chosen else url_of(chosen))
-
-
-def _existing_store(db: str | None) -> Store:
-    """The store to look into; a file that is not there is not made by looking."""
-    chosen = db if db is not None else str(default_store_path())
-    if "://" not in chosen and not Path(chosen).exists():
-        raise StoreOpenError(
-            f"There is no database {chosen!r} yet; start with `tenure chat`, or give --db another."
-        )
-    return _store(db)
+    say("The offline model is ready: tenure chat --model local")
 
 
 def _unknown(session: str) -> UsageError:
@@ -351,7 +322,7 @@ def _view(messages: list[Message], system: str, budget: int | None) -> Explained
 
 def _print_messages(messages: list[Message]) -> None:
     for message in messages:
-        _write(f"{_line(message)}\n")
+        write(f"{_line(message)}\n")
 
 
 def _line(message: Message, part: Part | None = None) -> str:
@@ -373,13 +344,3 @@ def _line(message: Message, part: Part | None = None) -> str:
                 pass
     who = "summary" if is_summary(message) else message.role
     return f"{who}> {' '.join(lines)}"
-
-
-def _write(text: str, to: TextIO | None = None) -> None:
-    stream = to if to is not None else sys.stdout
-    stream.write(_CONTROLS.sub("�", text) if stream.isatty() else text)
-    stream.flush()
-
-
-def _say(text: str) -> None:
-    _write(f"{text}\n", sys.stderr)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, cast
 
 from tenure.clock import in_utc
 from tenure.conditions import Condition, condition
@@ -212,6 +212,31 @@ class FilterFields(TypedDict, total=False):
 
 ALL = MemoryFilter()
 """The filter that everything passes."""
+
+
+def to_dict(memory: Memory) -> dict[str, Json]:
+    """Return a memory as JSON values: all that is set of it, but for its embedding."""
+    data: dict[str, Json] = {}
+    for each in fields(memory):
+        value = getattr(memory, each.name)
+        match value:
+            case None:
+                continue
+            case datetime():
+                data[each.name] = value.isoformat()
+            case Provenance():
+                if value != Provenance():
+                    data[each.name] = {
+                        "run_id": value.run_id,
+                        "message_ids": list(value.message_ids),
+                    }
+            case _ if each.name == "embedding":
+                continue
+            case _ if isinstance(value, Mapping):
+                data[each.name] = dict(cast("Mapping[str, Json]", value))
+            case _:
+                data[each.name] = value
+    return data
 
 
 def passes(memory: Memory, wanted: MemoryFilter) -> bool:

@@ -1,8 +1,8 @@
 """A real OpenAI-compatible HTTP server on loopback, with scripted replies and a record of requests.
 
-`OpenAIServer` answers each request to `/v1/chat/completions` with the next reply of its script and
-keeps the request's JSON body. Replies are made by the functions below; `streamed` ones are
-server-sent events in chunked encoding, one HTTP chunk per event.
+`OpenAIServer` answers each request, such as one to `/v1/chat/completions` or `/v1/embeddings`, with the
+next reply of its script and keeps the request's JSON body. Replies are made by the functions below;
+`streamed` ones are server-sent events in chunked encoding, one HTTP chunk per event.
 """
 
 from __future__ import annotations
@@ -116,6 +116,16 @@ def failure(status: int, message: str, **details: Any) -> Reply:
     """An HTTP error in OpenAI's shape."""
     error = {"message": message, "type": "some_error", "code": None, **details}
     return Reply(status=status, body=json.dumps({"error": error}).encode())
+
+
+def embeddings(*rows: list[float] | list[float | None]) -> Reply:
+    """A reply of these vectors."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)
+    ]
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    answer = {"object": "list", "data": data, "model": "scripted-embedder", "usage": usage}
+    return Reply(body=json.dumps(answer).encode())
 
 
 def garbage() -> Reply:

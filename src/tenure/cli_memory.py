@@ -270,7 +270,8 @@ def reembed(
     as_json: AsJson = False,
 ) -> None:
     """Give every memory a vector of an embedder; goes on where it was interrupted."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    terminal = Console(stderr=True)
+    with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         bar = progress.add_task("Embedding", total=None)
 
         def advanced(done: int, total: int) -> None:

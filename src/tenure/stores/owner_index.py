@@ -281,7 +281,10 @@ class OwnerIndex:
                 f"{query.identity!r} have {matrix.shape[1]}."
             )
         if query.metric is not None:
-            plain = similarities(matrix[rows], query.vector, query.metric)
+            if 2 * len(rows) < len(matrix):
+                plain = similarities(matrix[rows], query.vector, query.metric)
+            else:  # to look at all costs less than to copy most
+                plain = similarities(matrix, query.vector, query.metric)[rows]
             return np.clip(plain, 0, 1)
         if len(rows) < len(self._rows):
             some = matrix[rows]

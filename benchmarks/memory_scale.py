@@ -1,6 +1,6 @@
 """How long it takes to add memories and to find them again, next to the least that it could take.
 
-    python -m benchmarks.memories [--sizes 1000 10000 100000]
+    python -m benchmarks.memory_scale [--sizes 1000 10000 100000]
 
 Texts are 25 words of a Zipf distribution over 20,000, in sessions of 50; vectors are random, of 384
 dimensions and unit norm; queries are eight words of the same distribution, with their vectors given. All of
@@ -215,7 +215,7 @@ async def measured(size: int, folder: Path) -> tuple[str, ...]:
 
 def main() -> int:
     """Parse the command line, print the table, return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memories", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_scale", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--disk", type=Path, default=Path("/var/tmp"))
     args = parser.parse_args()

@@ -176,3 +176,25 @@ async def test_deleted_text_is_nowhere_in_the_files(tmp_path: Path, url: str) ->
         connection.close()
         assert counts == {"memories": 1, "memory_versions": 0, "memory_vectors": 1}
         assert [memory.id for memory in await memories.list()] == [kept.id]
+
+
+async def test_terms_of_another_version_are_made_anew(tmp_path: Path, url: str) -> None:
+    """Memories that an earlier version has cut into terms are cut anew before the first search."""
+    embedder = HashEmbedder()
+    async with Memories.open(url, agent_id="a", embedder=embedder) as memories:
+        await memories.add_many(["apple pie", "the weather"])
+        assert (await texts(memories, "apple"))[0] == "apple pie"
+        with sqlite3.connect(tmp_path / "m.db") as connection:
+            connection.execute("UPDATE memory_owners SET terms_version = 0")
+            connection.execute("UPDATE memory_postings SET term = 'old-' || term")
+            connection.execute(
+                "UPDATE memories SET terms = replace(replace(terms, '{\"', '{\"old-'), ', \"', ', \"old-')"
+            )
+        connection.close()
+        asked = len(embedder.texts)
+        assert (await texts(memories, "weather"))[0] == "the weather"
+        assert len(embedder.texts) == asked + 1  # the query only: the vectors are as they were
+        with sqlite3.connect(tmp_path / "m.db") as connection:
+            old = connection.execute("SELECT count(*) FROM memory_postings WHERE term LIKE 'old-%'")
+            assert old.fetchone() == (0,)
+        connection.close()

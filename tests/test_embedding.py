@@ -271,6 +271,34 @@ def test_the_local_embedder_in_several_loops_and_after_a_fork() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
 
 
+def test_the_local_embedder_limits_no_other_thread() -> None:
+    """Only its own thread is kept to one core: no variable is ever written, and children see none."""
+    script = """
+        import asyncio, os, subprocess, sys, threading
+        import numpy
+        written = []
+        sys.addaudithook(lambda event, args: written.append(args) if "putenv" in event else None)
+        from tenure import embedding_local
+        from tenure.embedding import resolve_embedder
+        asyncio.run(resolve_embedder("local").embed(["tea"], kind="query"))
+        limit = embedding_local._model._lib.omp_get_max_threads
+        async def own():
+            return await embedding_local._in_own_thread(limit)
+        child = "import os; print(os.environ.get('OMP_NUM_THREADS'))"
+        seen = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+        print(asyncio.run(own()), limit(), seen.stdout.strip(), written)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "3"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 3 3 []\n", "")
+
+
 # --- the double ---
 
 

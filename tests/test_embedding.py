@@ -110,6 +110,24 @@ async def test_what_an_embedder_raises_is_translated() -> None:
         await CheckedEmbedder(slow, timeout_s=0.01).embed(["x"], kind="query")
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1.0, 1e30, 1e300])
+async def test_numbers_of_any_size_are_brought_to_unit_norm(size: float) -> None:
+    """Also those whose squares are too large or too small for their type."""
+    [vector] = await CheckedEmbedder(Fixed([[3 * size, 4 * size]])).embed(["a"], kind="query")
+    assert vector.dtype == np.float32
+    assert vector.tolist() == [np.float32(0.6), np.float32(0.8)]
+
+
+async def test_a_time_limit_of_the_embedders_own_is_not_ours() -> None:
+    """Its `TimeoutError` is told as what it raised, and not as having taken all our time."""
+
+    def raising(texts: Sequence[str]) -> None:
+        raise TimeoutError
+
+    with pytest.raises(EmbeddingError, match="raised TimeoutError"):
+        await CheckedEmbedder(Fixed(raising)).embed(["x"], kind="query")
+
+
 async def test_cancelling_passes() -> None:
     """A cancelled embedding is cancelled, and not an error of the embedder's."""
     embedder = resolve_embedder(HashEmbedder(delay_s=60))
@@ -129,6 +147,49 @@ async def test_queries_are_kept() -> None:
         assert vector.tolist() == (await HashEmbedder().embed([text], kind="query"))[0].tolist()
     assert embedder.texts == ["a", "b", "c", "b"]
     await cache.vector(HashEmbedder(identity="other"), "a")
+
+
+async def test_equal_queries_at_once_ask_once() -> None:
+    """They share one vector, which cannot be written to; one that is cancelled takes it from no other."""
+    embedder, cache = HashEmbedder(delay_s=0.02), QueryCache()
+    first, *others = [asyncio.create_task(cache.vector(embedder, "tea")) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()
+    vectors = await asyncio.gather(*others)
+    assert first.cancelled()
+    assert embedder.texts == ["tea"]
+    assert all(vector is vectors[0] for vector in vectors)
+    with pytest.raises(ValueError, match="read-only"):
+        vectors[0][0] = 1
+
+
+async def test_a_query_that_nobody_waits_for_is_given_up() -> None:
+    """When all are cancelled, the embedding is, too; the next one asks anew."""
+    embedder, cache = HashEmbedder(delay_s=60), QueryCache()
+    before = asyncio.all_tasks()
+    waiting = [asyncio.create_task(cache.vector(embedder, "tea")) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    embedder.delay_s = 0
+    await cache.vector(embedder, "tea")
+    assert embedder.texts == ["tea", "tea"]
+
+
+async def test_a_failed_query_is_not_kept() -> None:
+    """All that waited get the error (C50), and the next one asks anew."""
+    embedder, cache = HashEmbedder(delay_s=0.01), QueryCache()
+    embedder.is_failing = True
+    failed = await asyncio.gather(
+        *(cache.vector(embedder, "tea") for _ in range(3)), return_exceptions=True
+    )
+    assert [type(each) for each in failed] == [EmbeddingError] * 3
+    assert embedder.texts == ["tea"]
+    embedder.is_failing = False
+    await cache.vector(embedder, "tea")
 
 
 # --- where they come from ---
@@ -160,6 +221,22 @@ async def test_functions_are_embedders(function: Callable[..., Any], identity: s
     assert embedder.identity == identity
     vectors = await embedder.embed(["abc"], kind="query")
     assert vectors[0].tolist() == pytest.approx([3 / 10**0.5, 1 / 10**0.5])
+
+
+async def test_a_function_may_take_the_kind() -> None:
+    """One with a parameter of that name is told whether a text is a query or a document."""
+
+    def sync(texts: list[str], kind: str) -> list[list[float]]:
+        return [[1.0, float(kind == "query")] for _ in texts]
+
+    async def eager(texts: list[str], *, kind: str) -> list[list[float]]:
+        return sync(texts, kind)
+
+    for function in (sync, eager):
+        embedder = resolve_embedder(function)
+        assert embedder is not None
+        assert (await embedder.embed(["a"], kind="document")).tolist() == [[1, 0]]
+        assert (await embedder.embed(["a"], kind="query"))[0, 1] > 0
 
 
 def test_what_is_no_embedder_is_refused() -> None:

@@ -59,8 +59,9 @@ class Embedder(Protocol):
         ...
 
 
-EmbedFunction: TypeAlias = Callable[[Sequence[str]], object]
-"""Returns a row of numbers for each text, or something to await for them."""
+EmbedFunction: TypeAlias = Callable[..., object]
+"""Takes a list of texts, and `kind=` if it has such a parameter; returns a row of numbers for each text, or
+something to await for them."""
 
 EmbedderSpec: TypeAlias = str | Embedder | EmbedFunction | None
 """`"auto"`, `"local"`, `"provider:model"`, `"fastembed:model"`, a function, an `Embedder`, or None."""
@@ -100,17 +101,18 @@ class CheckedEmbedder:
         return np.concatenate(made) if made else np.zeros((0, self.dimensions or 0), np.float32)
 
     async def _batch(self, texts: Sequence[str], kind: Kind) -> Vectors:
+        limit = asyncio.timeout(self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with limit:
                 vectors = await self._inner.embed(texts, kind=kind)
         except EmbeddingError:
             raise
-        except TimeoutError as exc:
-            raise EmbeddingError(
-                f"The embedder {self.identity!r} took longer than {self._timeout_s:g} seconds for "
-                f"{len(texts)} texts; give it smaller batches or more time."
-            ) from exc
         except Exception as exc:  # whatever somebody's function raises
+            if limit.expired():
+                raise EmbeddingError(
+                    f"The embedder {self.identity!r} took longer than {self._timeout_s:g} seconds "
+                    f"for {len(texts)} texts; give it smaller batches or more time."
+                ) from exc
             raise EmbeddingError(
                 f"The embedder {self.identity!r} raised {type(exc).__name__}; see the error that "
                 "caused this one."
@@ -121,20 +123,21 @@ class CheckedEmbedder:
         import numpy as np
 
         try:
-            made = np.asarray(vectors, np.float32)
+            made = np.asarray(vectors, np.float64)
         except (TypeError, ValueError) as exc:
             raise self._wrong("something else than rows of numbers") from exc
-        if made.ndim != 2 or len(made) != count:
+        if made.ndim != 2 or len(made) != count or not made.shape[1]:
             raise self._wrong(f"an array of shape {made.shape} for {count} texts")
         if self.dimensions is not None and made.shape[1] != self.dimensions:
             raise self._wrong(f"{made.shape[1]} dimensions, and not {self.dimensions} as before")
         if not np.isfinite(made).all():
             raise self._wrong("a number that is not finite")
-        norms = np.linalg.norm(made, axis=1, keepdims=True)
-        if not norms.all():
+        largest = np.abs(made).max(axis=1, keepdims=True)  # [n, 1]
+        if not largest.all():
             raise self._wrong("a vector of zeros only, which has no direction")
+        made = made / largest  # so that no square is too large or too small for its type
         self.dimensions = made.shape[1]
-        return made / norms
+        return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
 
     def _wrong(self, what: str) -> EmbeddingError:
         return EmbeddingError(f"The embedder {self.identity!r} returned {what}.")
@@ -148,12 +151,25 @@ class _FunctionEmbedder:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         self.identity = str(getattr(function, "identity", f"{where}.{name}"))
         self._function = function
+        self._takes_kind = _takes_kind(function)
 
     async def embed(self, texts: Sequence[str], *, kind: Kind) -> Vectors:
+        options = {"kind": kind} if self._takes_kind else {}
         if inspect.iscoroutinefunction(self._function):
-            return cast("Vectors", await self._function(list(texts)))
-        made = await asyncio.to_thread(self._function, list(texts))
+            return cast("Vectors", await self._function(list(texts), **options))
+        made = await asyncio.to_thread(self._function, list(texts), **options)
         return cast("Vectors", await made if inspect.isawaitable(made) else made)
+
+
+def _takes_kind(function: Callable[..., object]) -> bool:
+    try:
+        parameter = inspect.signature(function).parameters.get("kind")
+    except (TypeError, ValueError):  # some that are written in C have no signature
+        return False
+    return parameter is not None and parameter.kind in (
+        parameter.KEYWORD_ONLY,
+        parameter.POSITIONAL_OR_KEYWORD,
+    )
 
 
 def resolve_embedder(spec: EmbedderSpec) -> CheckedEmbedder | None:
@@ -225,27 +241,58 @@ def _say_once() -> None:
 
 
 class QueryCache:
-    """The vectors of the last queries, so that a page or a filter more costs no embedding."""
+    """The vectors of the last queries, so that a page or a filter more costs no embedding.
+
+    Safe in any number of tasks, event loops and threads. Tasks of one event loop that want the same vector
+    at once ask for it once, and share what comes of it, an error too.
+    """
 
     def __init__(self, size: int = _CACHED_QUERIES) -> None:
         self._size = size
         self._lock = Lock()
         self._vectors: OrderedDict[tuple[str, str], NDArray[np.float32]] = OrderedDict()
+        self._asked: dict[tuple[asyncio.AbstractEventLoop, str, str], _Asked] = {}
 
     async def vector(self, embedder: Embedder, text: str) -> NDArray[np.float32]:
-        """Return the vector of a query, float32 `[d]`.
+        """Return the vector of a query, float32 `[d]`, which cannot be written to.
 
         Raises:
             EmbeddingError: The embedder failed.
         """
         key = (embedder.identity, text)
+        loop = asyncio.get_running_loop()
         with self._lock:
             if key in self._vectors:
                 self._vectors.move_to_end(key)
                 return self._vectors[key]
+            asked = self._asked.get((loop, *key))
+            if asked is None:
+                asked = self._asked[(loop, *key)] = _Asked(
+                    loop.create_task(self._ask(embedder, text))
+                )
+            asked.waiting += 1
+        try:
+            return await asyncio.shield(asked.task)
+        finally:
+            with self._lock:
+                asked.waiting -= 1
+                if not asked.waiting:  # all have it, or all were cancelled
+                    self._asked.pop((loop, *key))
+                    asked.task.cancel()
+
+    async def _ask(self, embedder: Embedder, text: str) -> NDArray[np.float32]:
         [vector] = await embedder.embed([text], kind="query")
+        vector.setflags(write=False)
         with self._lock:
-            self._vectors[key] = vector
+            self._vectors[embedder.identity, text] = vector
             while len(self._vectors) > self._size:
                 self._vectors.popitem(last=False)
         return vector
+
+
+class _Asked:
+    """An embedding that is under way, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[NDArray[np.float32]]) -> None:
+        self.task = task
+        self.waiting = 0

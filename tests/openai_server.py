@@ -17,7 +17,7 @@ from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
 Object = dict[str, Any]
 
@@ -118,10 +118,14 @@ def failure(status: int, message: str, **details: Any) -> Reply:
     return Reply(status=status, body=json.dumps({"error": error}).encode())
 
 
-def embeddings(*rows: list[float] | list[float | None]) -> Reply:
-    """A reply of these vectors."""
+def embeddings(
+    *rows: list[float] | list[float | None], order: Sequence[int | None] | None = None
+) -> Reply:
+    """A reply of these vectors, with their numbers; `order` gives others."""
+    numbers = range(len(rows)) if order is None else order
     data = [
-        {"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)
+        {"object": "embedding", "index": index, "embedding": row}
+        for index, row in zip(numbers, rows, strict=True)
     ]
     usage = {"prompt_tokens": 1, "total_tokens": 1}
     answer = {"object": "list", "data": data, "model": "scripted-embedder", "usage": usage}

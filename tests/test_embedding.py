@@ -379,6 +379,18 @@ def test_the_local_embedder_limits_no_other_thread() -> None:
 # --- the double ---
 
 
+async def test_the_hash_embedder_breaks_on_demand() -> None:
+    """What it returns while it is broken is refused, and it works again afterwards."""
+    double = HashEmbedder()
+    embedder = resolve_embedder(double)
+    assert embedder is not None
+    double.is_broken = True
+    with pytest.raises(EmbeddingError, match="not finite"):
+        await embedder.embed(["tea"], kind="query")
+    double.is_broken = False
+    assert np.isfinite(await embedder.embed(["tea"], kind="query")).all()
+
+
 async def test_the_hash_embedder_tells_texts_apart() -> None:
     """The same everywhere; texts with common words are nearer than others."""
     texts = ["red apple pie", "green apple pie", "the weather in Rome", ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import openai_server as wire
@@ -45,6 +46,92 @@ def test_texts_go_out_in_batches(server: wire.OpenAIServer, embedder: CheckedEmb
     assert vectors.shape == (130, 2)
     assert vectors[2, 0] == pytest.approx(3 / math.sqrt(10))
     assert (embedder.name, embedder.identity, embedder.dimensions) == (NAME, NAME, 2)
+
+
+def test_vectors_out_of_order_are_put_in_order(
+    server: wire.OpenAIServer, embedder: CheckedEmbedder
+) -> None:
+    """Each text gets the vector of its number, in whatever order they come."""
+    rows = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    server.script(wire.embeddings(rows[2], rows[0], rows[1], order=[2, 0, 1]))
+    vectors = asyncio.run(embed(embedder, "a", "b", "c"))
+    assert vectors[:2].tolist() == [[0, 1], [1, 0]]
+    assert vectors[2].tolist() == pytest.approx([0.5**0.5] * 2)
+
+
+@pytest.mark.parametrize("number", [None, 0])
+def test_vectors_without_numbers_are_taken_as_they_come(
+    server: wire.OpenAIServer, embedder: CheckedEmbedder, number: int | None
+) -> None:
+    """Some servers of this protocol number nothing."""
+    server.script(wire.embeddings([0.0, 1.0], [1.0, 0.0], order=[number, number]))
+    assert asyncio.run(embed(embedder, "a", "b")).tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (wire.embeddings([1.0], [2.0], order=[0, 2]), "shape"),
+        (wire.embeddings([1.0], [2.0], [3.0], order=[0, 0, 1]), "did not number"),
+        (wire.embeddings([1.0], [2.0], [3.0], order=[0, None, 1]), "did not number"),
+    ],
+)
+def test_vectors_that_are_missing_or_twice_there_are_refused(
+    server: wire.OpenAIServer, embedder: CheckedEmbedder, reply: wire.Reply, said: str
+) -> None:
+    """Nothing is guessed of whose vector it is (C48)."""
+    server.script(reply)
+    with pytest.raises(EmbeddingError, match=said) as caught:
+        asyncio.run(embed(embedder, "secret", "secreter", "secretest"))
+    assert NAME in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_another_dimension_is_refused(server: wire.OpenAIServer, embedder: CheckedEmbedder) -> None:
+    """The dimension is the one that the server had before (C34)."""
+    server.script(wire.embeddings([1.0, 2.0]), wire.embeddings([1.0, 2.0, 3.0]))
+    asyncio.run(embed(embedder, "tea"))
+    with pytest.raises(EmbeddingError, match="3 dimensions, and not 2"):
+        asyncio.run(embed(embedder, "tea"))
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_what_passes_is_tried_again(
+    server: wire.OpenAIServer, embedder: CheckedEmbedder, status: int
+) -> None:
+    """The SDK repeats a request that was one too many, or that the server failed at, within our time."""
+    server.script(wire.failure(status, "not now"), wire.embeddings([0.0, 1.0]))
+    assert asyncio.run(embed(embedder, "tea")).tolist() == [[0, 1]]
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(429, "HTTP 429; wait, or raise your quota"), (500, "HTTP 500; try again later")],
+)
+def test_what_does_not_pass_is_an_embedding_error(
+    server: wire.OpenAIServer, embedder: CheckedEmbedder, status: int, said: str
+) -> None:
+    """With the status and what to do; the text that the server repeats is not in it (C50)."""
+    server.script(wire.failure(status, "cannot embed 'a private text'"))
+    with pytest.raises(EmbeddingError, match=said) as caught:
+        asyncio.run(embed(embedder, "a private text"))
+    assert "private" not in str(caught.value)
+
+
+def test_a_server_that_is_slow(server: wire.OpenAIServer, embedder: CheckedEmbedder) -> None:
+    """It is left when its time is up, and asked anew for the next texts."""
+    released = Event()
+
+    def slow(body: dict[str, Any]) -> wire.Reply:
+        released.wait(10)
+        return answer(body)
+
+    server.answer = slow
+    with pytest.raises(EmbeddingError, match=r"longer than 0\.2 seconds"):
+        asyncio.run(embed(CheckedEmbedder(embedder, timeout_s=0.2), "tea"))
+    released.set()
+    assert asyncio.run(embed(embedder, "tea")).shape == (1, 2)
 
 
 def test_it_works_in_one_event_loop_after_the_other(

@@ -6,7 +6,9 @@ client for each loop. Nothing that a provider says gets into an error, since it 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.embeddings import EmbeddingModel, infer_embedding_model
@@ -35,6 +37,9 @@ class _Opened:
             self.model: EmbeddingModel = infer_embedding_model(
                 name, provider_factory=self._provider
             )
+        if _is_openai(self.model):
+            for provider in self._providers:
+                _keep_order(provider.client.embeddings, name)
 
     def _provider(self, name: str) -> Provider[Any]:
         self._providers.append(infer_provider(name))
@@ -53,6 +58,34 @@ class _Opened:
     ) -> None:
         for provider in self._providers:
             await provider.__aexit__(None, None, None)
+
+
+def _is_openai(model: EmbeddingModel) -> bool:
+    """Whether it is of OpenAI's protocol; its module is imported only then."""
+    module = sys.modules.get("pydantic_ai.embeddings.openai")
+    return module is not None and isinstance(model, module.OpenAIEmbeddingModel)
+
+
+def _keep_order(resource: Any, name: str) -> None:
+    """Have a client of OpenAI's SDK return vectors by their `index`.
+
+    pydantic-ai 2.68 takes them as they come and drops the numbers, so a server that answers out of order
+    would give texts the vectors of others; this can go when it does not. The client is ours alone.
+    """
+    create = resource.create
+
+    async def in_order(**request: Any) -> Any:
+        response = await create(**request)
+        numbers = {getattr(item, "index", None) for item in response.data}
+        if len(numbers) == len(response.data) and None not in numbers:
+            response.data.sort(key=attrgetter("index"))
+        elif len(numbers) > 1:  # with one number for all, the server numbers nothing
+            raise EmbeddingError(
+                f"The embedder {name!r} did not number its vectors, each with a number of its own."
+            )
+        return response
+
+    resource.create = in_order
 
 
 class RemoteEmbedder:
@@ -79,6 +112,8 @@ class RemoteEmbedder:
             opened = await self._connections.model()
             readable = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
             result = await opened.model.embed(readable, input_type=kind)
+        except EmbeddingError:
+            raise
         except ModelHTTPError as exc:
             status = exc.status_code
             advice = ADVICE.get(

@@ -27,6 +27,7 @@ class HashEmbedder:
         identity: What its vectors are stored under.
         dimensions: Of its vectors.
         is_failing: While true, `embed` raises `EmbeddingError`.
+        is_broken: While true, `embed` returns numbers that are not finite.
         delay_s: How long `embed` takes.
         texts: All that it was asked for, in order.
     """
@@ -40,6 +41,7 @@ class HashEmbedder:
         self.dimensions = dimensions
         self.delay_s = delay_s
         self.is_failing = False
+        self.is_broken = False
         self.texts: list[str] = []
 
     async def embed(self, texts: Sequence[str], *, kind: Kind) -> NDArray[np.float32]:
@@ -57,7 +59,7 @@ class HashEmbedder:
                 digest = int.from_bytes(blake2b(feature, digest_size=8).digest(), "big")
                 row[digest % self.dimensions] += weight if digest >> 63 else -weight
             row /= np.linalg.norm(row) or 1
-        return vectors
+        return vectors * np.float32("nan") if self.is_broken else vectors
 
 
 def _features(text: str) -> Iterator[tuple[bytes, float]]:

@@ -320,6 +320,17 @@ async def test_the_local_embedder_takes_anything() -> None:
     assert query.tolist() != (await embedder.embed(["tea"], kind="document")).tolist()
 
 
+async def test_a_query_does_not_wait_for_many_long_texts() -> None:
+    """It gets the thread after the text that is being read, before the rest."""
+    embedder = resolve_embedder("local")
+    assert embedder is not None
+    texts = asyncio.create_task(embedder.embed(["word " * 300] * 3, kind="document"))
+    await asyncio.sleep(0)
+    await embedder.embed(["tea"], kind="query")
+    assert not texts.done()
+    assert (await texts).shape == (3, 384)
+
+
 def test_the_local_embedder_in_several_loops_and_after_a_fork() -> None:
     """It works in one event loop after the other, and in a child; no variable is left behind."""
     script = """

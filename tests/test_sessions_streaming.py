@@ -259,6 +259,64 @@ async def test_waiting_stream_is_broken_off_at_the_end_of_the_block(kind: str) -
     assert log == ["asked", "closed"]
 
 
+async def test_all_streams_end_when_the_end_of_the_block_is_cancelled() -> None:
+    """C59: cancelling a block while it ends one abandoned stream leaves none of the others open."""
+    model = SlowStream(delta("a"), StreamEnd(message=assistant("a")))
+    ctx = await given(model=model)
+    ending = asyncio.Event()
+
+    async def block() -> None:
+        async with ctx.llm.write_session() as session:
+            for _ in range(3):
+                model.permits.release()
+                await anext(session.request_llm_streaming())
+            ending.set()
+
+    task = asyncio.create_task(block())
+    await ending.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    await settle()
+    assert (task.cancelled(), model.log.count("closed")) == (True, 3)
+
+
+async def test_closing_a_stream_twice_leaves_its_end_alone() -> None:
+    """A second `aclose`, and the end of the block, wait for what the first one has begun."""
+    model = SlowStream(delta("a"), StreamEnd(message=assistant("a")))
+    ctx = await given(model=model)
+    model.permits.release()
+    async with ctx.llm.write_session() as session:
+        stream = session.request_llm_streaming()
+        await anext(stream)
+        closing = asyncio.create_task(stream.aclose())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the model is taking its time to be closed
+        await stream.aclose()
+        await closing
+    assert model.log == ["asked", "closed"]
+
+
+async def test_reply_that_comes_with_the_cancellation_of_its_reader_is_not_recorded() -> None:
+    """C59: a reader cancelled in the moment of the last frame has not got it, and no reply is kept."""
+    ctx = await given("late", "again")
+
+    async with ctx.llm.write_session() as session:
+        stream = session.request_llm_streaming()
+        reader = asyncio.create_task(all_of(stream))
+
+        def cancel_with(event: Event) -> None:
+            if isinstance(event, ModelCallCompleted):  # the last frame is about to be handed over
+                asyncio.get_running_loop().call_soon(reader.cancel)
+
+        ctx._handlers.append(cancel_with)  # type: ignore[attr-defined]
+        await asyncio.wait({reader})
+        assert reader.cancelled()
+        ctx._handlers.remove(cancel_with)  # type: ignore[attr-defined]
+        assert texts(session.prompt.messages) == ["q"]
+        await session.request_llm()
+    assert texts(ctx.llm.prompt.messages) == ["q", "again"]
+
+
 @pytest.mark.parametrize("kind", ["llm", "multiple_choices"])
 async def test_reply_after_the_block_of_a_read_session_is_refused(kind: str) -> None:
     """K6: a request of a read session that outlives its block raises, whatever its kind."""

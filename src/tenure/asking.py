@@ -7,7 +7,7 @@ kinds of request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Set
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -146,12 +146,19 @@ class Asking(Reading):
         async with aclosing(self._outside.stream(model, request)) as frames:
             async for frame in frames:
                 if isinstance(frame, StreamEnd):
-                    frame = StreamEnd(message=self._recorded(self._taken(request, frame.message)))
+                    frame = StreamEnd(message=self._taken(request, frame.message))
                 yield frame
 
-    def _stream_of(self, items: AsyncGenerator[T]) -> SessionStream[T]:
+    def _record_end(self, frame: StreamFrame) -> None:
+        """Record a streamed reply: when its reader gets it, since one who was cancelled has none."""
+        if isinstance(frame, StreamEnd):
+            self._recorded(frame.message)
+
+    def _stream_of(
+        self, items: AsyncGenerator[T], *, handed_over: Callable[[T], object] | None = None
+    ) -> SessionStream[T]:
         """A stream that ends with this session at the latest."""
-        stream = SessionStream(items, self._require_open)
+        stream = SessionStream(items, self._require_open, handed_over)
         self._streams.append(stream)
         return stream
 
@@ -176,6 +183,8 @@ class Asking(Reading):
         Nothing works from here on; streams that were not read to their end are broken off.
         """
         state, self._current = self._state, None
+        for stream in self._streams:  # all of them, even if this is cancelled while one is ending
+            stream.break_off()
         for stream in self._streams:
             await stream.aclose()
         return state

@@ -109,7 +109,8 @@ class ReadSession(Asking):
         iteration is left early, fails or is cancelled, nothing is appended, and the connection is
         closed when the block ends at the latest.
         """
-        return self._stream_of(self._streamed(self.model, self._request()))
+        frames = self._streamed(self.model, self._request())
+        return self._stream_of(frames, handed_over=self._record_end)
 
     # --- structured requests ---
 

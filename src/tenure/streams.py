@@ -22,15 +22,22 @@ class SessionStream(AsyncIterator[T], Generic[T]):
     the end of the block.
     """
 
-    def __init__(self, items: AsyncGenerator[T], require_open: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        items: AsyncGenerator[T],
+        require_open: Callable[[], object],
+        handed_over: Callable[[T], object] | None = None,
+    ) -> None:
         """Take items from a generator, once somebody asks for them.
 
         Args:
             items: What to iterate over.
             require_open: Raises when the session has ended.
+            handed_over: Is told of each item that its reader gets; not of one that came too late.
         """
         self._items = items
         self._require_open = require_open
+        self._handed_over = handed_over
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Semaphore(0)
         self._found: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
@@ -48,18 +55,26 @@ class SessionStream(AsyncIterator[T], Generic[T]):
             raise
         self._require_open()
         if found is not None:
+            if self._handed_over is not None:
+                self._handed_over(found[0])
             return found[0]
         self._found.put_nowait(None)  # for whoever asks once more
         if not self._task.cancelled():
             self._task.result()
         raise StopAsyncIteration
 
+    def break_off(self) -> None:
+        """Have the iteration end soon, without waiting for it."""
+        # A second time would disturb it in cleaning up.
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
+
     async def aclose(self) -> None:
         """Break the iteration off, and wait until what it was doing has ended."""
         if self._task is None:
             await self._items.aclose()
         else:
-            self._task.cancel()
+            self.break_off()
             await asyncio.wait({self._task})
             if not self._task.cancelled():
                 self._task.exception()  # whoever has left a stream does not want its errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import AsyncIterator
 
 import pytest
 from openai_server import OpenAIServer, running_server, streamed
@@ -15,11 +16,13 @@ from tenure import (
     Agent,
     ChatMemory,
     InMemoryStore,
+    LLMContext,
     ModelRequest,
     NestedSessionError,
     RunContext,
     SessionClosedError,
     StreamEnd,
+    StreamFrame,
     TextDelta,
     ToolCall,
     UsageError,
@@ -240,6 +243,46 @@ def test_a_cancelled_run_stops_what_its_thread_asks_for() -> None:
     stream.__exit__(None, None, None)
     assert refused.wait(10)
     assert cancelled == [True]
+
+
+def test_a_cancelled_run_ends_the_stream_that_its_thread_was_reading() -> None:
+    """C59: when a run is cancelled, a stream that its thread has open is closed, and its session too."""
+    reading, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    closed: list[str] = []
+    contexts: list[LLMContext] = []
+
+    class Endless(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamFrame]:
+            try:
+                while True:
+                    yield TextDelta(index=0, text="more ")
+            finally:
+                closed.append("closed")
+
+    def strategy(ctx: tenure.sync.RunContext, text: str) -> None:
+        contexts.append(ctx.llm._context)
+        try:
+            with ctx.llm.write_session() as session:
+                for _ in session.request_llm_streaming():
+                    reading.set()
+                    go_on.wait(10)
+        finally:
+            ended.set()
+
+    async def cancel_while_reading() -> None:
+        # As the loop behind `tenure.sync` does it, but on a loop whose tasks can be looked at.
+        agent = tenure.sync.Agent(model=Endless([]), strategy=strategy)
+        run = asyncio.create_task(agent._run("hi", None))
+        await asyncio.to_thread(reading.wait, 10)
+        run.cancel()
+        await asyncio.wait({run})
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert closed == ["closed"]
+        async with asyncio.timeout(10), contexts[0].write_session():
+            go_on.set()
+            await asyncio.to_thread(ended.wait, 10)
+
+    asyncio.run(cancel_while_reading())
 
 
 @pytest.mark.parametrize("read", [1, 100])

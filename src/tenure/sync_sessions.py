@@ -113,6 +113,7 @@ class LLMContext:
             raise UsageError("This LLMContext was made outside of any run, so no loop serves it.")
         self._context = context
         self._call = _Caller(context.loop)
+        self._open: set[_llm.Block[Any]] = set()
 
     @property
     def prompt(self) -> Prompt:
@@ -145,16 +146,31 @@ class LLMContext:
     def _opened(self, block: _llm.Block[S]) -> Generator[S]:
         """The steps of `async with block`; those that concern the running code, in this thread."""
         block.check()
-        session = self._call(block.open())
+        session = self._call(self._open_block(block))
         block.enter()
         try:
             yield session
         except BaseException:
             block.leave()
-            self._call(block.close(commit=False))
+            self._call(self._close_block(block, commit=False))
             raise
         block.leave()
-        self._call(block.close(commit=True))
+        self._call(self._close_block(block, commit=True))
+
+    async def _open_block(self, block: _llm.Block[S]) -> S:
+        session = await block.open()
+        self._open.add(block)
+        return session
+
+    async def _close_block(self, block: _llm.Block[Any], *, commit: bool) -> None:
+        self._open.discard(block)
+        await block.close(commit=commit)
+
+    async def _end(self) -> None:
+        """Refuse everything from now on, and end the sessions that a thread still has; on the loop."""
+        self._call.end()
+        for block in [*self._open]:
+            await self._close_block(block, commit=False)
 
 
 class ReadSession(Reading):
@@ -386,6 +402,6 @@ def in_a_thread(strategy: PlainStrategy) -> _run.Strategy:
         try:
             return await asyncio.to_thread(strategy, blocking, text)
         finally:
-            blocking.llm._call.end()  # pyright: ignore[reportPrivateUsage] # of this module
+            await blocking.llm._end()  # pyright: ignore[reportPrivateUsage] # of this module
 
     return run

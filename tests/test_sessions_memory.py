@@ -14,8 +14,10 @@ from test_sessions_editing import call, search, texts
 from tenure import (
     Agent,
     ChatMemory,
+    Chunked,
     InMemoryStore,
     Message,
+    ModelRequest,
     ModelRequestError,
     RunContext,
     Store,
@@ -219,6 +221,60 @@ async def test_clearing_behind_a_window(store: Store) -> None:
     assert await talk(store, "d", clear, window=2) == ["d"]
     assert texts(await store.read("s")) == ["d", "re d"]
     assert await talk(store, "e") == ["d", "re d", "e"]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("by", ["cut", "summary", "memory"])
+async def test_what_others_append_while_a_run_rewrites_is_kept(
+    by: str, window: int | None, store: Store
+) -> None:
+    """C13, C65: a message that another writer has appended meanwhile stays in the history, at its end."""
+    await store.append("s", [user(f"old{n}") for n in range(6)])
+
+    async def answer(_: ModelRequest) -> str:
+        await store.append("s", [user("from outside"), assistant("heard")])
+        return "answer"
+
+    async def strategy(ctx: RunContext, said: str) -> str:
+        async with ctx.llm.write_session() as session:
+            if by == "cut":
+                session.drop_last_n_messages(1)
+            elif by == "summary":
+                await session.replace_history_with_tldr()
+            session.append_prompt(user(said))
+            return (await session.request_llm()).text
+
+    memory = ChatMemory(store)
+    if window is not None:
+        memory.window_size(window)
+    if by == "memory":
+        memory.compress_when(messages=3, strategy=Chunked(9))
+    model = ScriptedModel([answer] if by == "cut" else ["summary", answer])
+    await Agent(model=model, strategy=strategy, features=[memory]).run("new", "s")
+    history = texts(await store.read("s"))
+    assert history[-4:] == ["new", "answer", "from outside", "heard"]
+    assert len(history) == len(set(history))
+    assert texts([e.message for e in await store.entries("s", branch=1)])[-2:] == [
+        "from outside",
+        "heard",
+    ]
+
+
+async def test_what_others_append_in_the_moment_of_a_rewriting_is_kept(store: Store) -> None:
+    """C13: an append between the look at the history and the new branch is in the history, too."""
+    start_branch = store.start_branch
+    rounds: list[int] = []
+
+    async def overtaken(*args: Any, **options: Any) -> Any:
+        rounds.append(1)
+        if len(rounds) < 3:
+            await store.append("s", [user(f"outside {len(rounds)}")])
+        return await start_branch(*args, **options)
+
+    await talk(store, "a")
+    store.start_branch = overtaken  # type: ignore[method-assign]
+    await talk(store, "b", lambda session: session.clear_history())
+    assert texts(await store.read("s")) == ["b", "re b", "outside 1", "outside 2"]
 
 
 async def test_failed_run_rewrites_nothing(store: Store) -> None:

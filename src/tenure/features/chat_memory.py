@@ -27,12 +27,13 @@ from types import NoneType
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
-from tenure.errors import HistoryNotStoredError, InvalidValueError, TenureError
+from tenure.errors import ConflictError, HistoryNotStoredError, InvalidValueError, TenureError
 from tenure.features.chat_options import ChatOptions
 from tenure.features.preprocessing import (
     WINDOWS,
     WindowSizePreprocessor,
     WindowTokensPreprocessor,
+    Written,
     as_written,
     awaited,
     checked_messages,
@@ -43,6 +44,7 @@ from tenure.messages import AssistantMessage, Message, UserMessage, user
 from tenure.models import ModelRequest
 from tenure.run import Feature, RunContext, RunResult
 from tenure.stores import InMemoryStore, Store, open_store
+from tenure.stores.base import Entry
 from tenure.stores.leases import Held, hold
 from tenure.tokens import OVERHEAD
 
@@ -271,42 +273,39 @@ class ChatMemory(ChatOptions, Feature):
                 messages = await processed(preprocessor, messages)
             await awaited(self.provider.store(session_id, messages))
             return
-        kept = _shared(ctx.conversation, sitting)
-        after = None
-        conversation = ctx.conversation
-        if kept < len(sitting.shown):
-            after, kept = await self._branch_point(session_id, conversation, kept)
-            conversation = _as_loaded(conversation, sitting)
-        new = conversation[kept:]
-        written = await as_written(self._at("store"), conversation, new=new)
-        lease = sitting.held.lease
-        if after is None:
-            await self.provider.append(session_id, written.messages, run_id=ctx.run_id, lease=lease)
-        else:
-            await self.provider.start_branch(
-                session_id, written.messages, after=after, run_id=ctx.run_id, lease=lease
+        if _shared(ctx.conversation, sitting) == len(sitting.shown):
+            new = ctx.conversation[len(sitting.shown) :]
+            written = await as_written(self._at("store"), ctx.conversation, new=new)
+            await self.provider.append(
+                session_id, written.messages, run_id=ctx.run_id, lease=sitting.held.lease
             )
+        else:
+            written = await self._rewrite(ctx, session_id, sitting)
         if self._retention == "delete":
             await self._delete_hidden(session_id, sitting, written.hidden)
 
-    async def _branch_point(
-        self, session_id: str, conversation: list[Message], shared: int
-    ) -> tuple[int, int]:
-        """Where a rewritten history leaves the old one.
-
-        What windows and filters hid in front of that place stays in the history, unless the run has
-        summarised: then it is in the past with all the rest.
-
-        Returns:
-            The entry behind which the new branch goes on, and how many messages are there already.
-        """
+    async def _rewrite(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> Written:
+        """Make the history what the run has made of it; what others appended meanwhile comes last."""
         assert isinstance(self.provider, Store)
-        ids = {message.id: n for n, message in enumerate(conversation[:shared], 1)}
-        entries = await self.provider.entries(session_id)
-        if any(is_summary(message) for message in conversation[shared:]):
-            entries = [*takewhile(lambda entry: entry.message.id in ids, entries)]
-        known = [entry for entry in entries if entry.message.id in ids]
-        return (known[-1].seq, ids[known[-1].message.id]) if known else (0, 0)
+        shared = _shared(ctx.conversation, sitting)
+        conversation = _as_loaded(ctx.conversation, sitting)
+        while True:
+            found = await self.provider.conversation(session_id)
+            entries = await self.provider.entries(session_id)
+            after, kept = _branch_point(entries, ctx.conversation, shared)
+            written = await as_written(self._at("store"), conversation, new=conversation[kept:])
+            try:
+                await self.provider.start_branch(
+                    session_id,
+                    [*written.messages, *_of_others(entries, sitting)],
+                    after=after,
+                    run_id=ctx.run_id,
+                    expected_revision=found.revision if found is not None else 0,
+                    lease=sitting.held.lease,
+                )
+            except ConflictError:  # somebody has appended since these entries were read
+                continue
+            return written
 
     async def _delete_hidden(
         self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
@@ -349,6 +348,31 @@ def _shared(conversation: list[Message], sitting: _Sitting) -> int:
     pairs = zip(conversation, sitting.shown, strict=False)
     changed = (n for n, (now, then) in enumerate(pairs) if now.id != then.id or now != then)
     return next(changed, min(len(conversation), len(sitting.shown)))
+
+
+def _branch_point(
+    entries: list[Entry], conversation: list[Message], shared: int
+) -> tuple[int, int]:
+    """Where a rewritten history leaves the old one.
+
+    What windows and filters hid in front of that place stays in the history, unless the run has
+    summarised: then it is in the past with all the rest.
+
+    Returns:
+        The entry behind which the new branch goes on, and how many messages are there already.
+    """
+    ids = {message.id: n for n, message in enumerate(conversation[:shared], 1)}
+    if any(is_summary(message) for message in conversation[shared:]):
+        entries = [*takewhile(lambda entry: entry.message.id in ids, entries)]
+    known = [entry for entry in entries if entry.message.id in ids]
+    return (known[-1].seq, ids[known[-1].message.id]) if known else (0, 0)
+
+
+def _of_others(entries: list[Entry], sitting: _Sitting) -> list[Message]:
+    """What was appended to a history after a run had loaded it."""
+    loaded = {message.id for message in sitting.loaded}
+    places = [place for place, entry in enumerate(entries, 1) if entry.message.id in loaded]
+    return [entry.message for entry in entries[places[-1] :]] if places else []
 
 
 def _as_loaded(conversation: list[Message], sitting: _Sitting) -> list[Message]:

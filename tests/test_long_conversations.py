@@ -200,6 +200,9 @@ async def test_a_view_says_what_is_left_out_and_why(tmp_path: Path) -> None:
     done = command("show", "s1", "--db", "a.db", "--view", "--budget", "24", "--system", "be kind")
     assert done.stdout == "system> be kind\nuser> last\n"
     assert "(outside the window of 24 tokens)" in done.stderr
+    for budget, is_due in (("100", True), ("5000", False)):
+        done = command("show", "s1", "--db", "a.db", "--view", "--budget", budget)
+        assert ("note: tenure chat would first put a summary" in done.stderr) is is_due
     done = command("show", "s1", "--db", "a.db", "--view", "--budget", "5")
     assert (done.returncode, done.stdout) == (0, "")
     assert "more than the 5" in done.stderr

@@ -7,7 +7,7 @@ kinds of request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Set
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -21,10 +21,10 @@ from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame, checked_r
 from tenure.prompt import NamedTool, ToolChoice
 from tenure.streams import SessionStream
 from tenure.structured import OutputSchema
-from tenure.tokens import TokenCounter, TokenEstimator
+from tenure.tokens import TokenEstimator
 from tenure.tools import Tool, ToolOutcome, ToolRegistry, ToolSpec
 from tenure.views import valid_view, with_call_ids, with_tools_as_text
-from tenure.windows import TokenBudget, fitted
+from tenure.windows import TokenBudget, cost_as_text, fitted
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Asking(Reading):
         names = {spec.name for spec in offered}
         if (budget := self._budget) is not None:
             left = budget.for_messages(offered) - sum(map(budget.counter, said))
-            counter = partial(_cost_as_text, budget.counter, names)
+            counter = partial(cost_as_text, budget.counter, names)
             view = fitted(view, left, counter=counter, options=budget.options)
         view = with_tools_as_text([*view, *said], offered=names)
         return ModelRequest(
@@ -188,11 +188,6 @@ class Asking(Reading):
         for stream in self._streams:
             await stream.aclose()
         return state
-
-
-def _cost_as_text(counter: TokenCounter, offered: Set[str], message: Message) -> int:
-    """What a message costs in the form in which it is sent."""
-    return counter(*with_tools_as_text([message], offered=offered))
 
 
 def _require_offered(choice: ToolChoice | None, offered: tuple[ToolSpec, ...]) -> None:

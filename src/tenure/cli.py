@@ -36,6 +36,7 @@ from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, Too
 from tenure.stores import Store
 from tenure.stores.checks import checked_session_id
 from tenure.tokens import TokenEstimator
+from tenure.triggers import compress_when
 from tenure.windows import TokenBudget
 
 DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
@@ -133,7 +134,7 @@ def chat(
         memory.window_size(DEFAULT_WINDOW)
     else:
         memory.window_tokens(budget).compress_when(
-            tokens=int(budget * COMPRESS_AT), strategy=KeepLastN(KEPT_WHEN_COMPRESSED)
+            tokens=_limit(budget), strategy=KeepLastN(KEPT_WHEN_COMPRESSED)
         )
     agent = Agent(model=chosen, system_prompt=system, features=[memory])
     with asyncio.Runner() as runner:
@@ -305,9 +306,13 @@ def _unknown(session: str) -> UsageError:
 
 def _view(messages: list[Message], system: str, budget: int | None) -> ExplainedView:
     """What `tenure chat` with these options would send before the next line."""
+    own = own_system_prompt(system)
     limit = TokenBudget(tokens=budget, counter=TokenEstimator()) if budget is not None else None
     if limit is not None:
-        memory, name = WindowTokensPreprocessor(limit), f"the window of {budget} tokens"
+        memory, name = WindowTokensPreprocessor(limit), f"the window of {limit.tokens} tokens"
+        rule = compress_when(tokens=_limit(limit.tokens), strategy=KeepLastN(KEPT_WHEN_COMPRESSED))
+        if rule.is_due([*([own] if own else []), *memory.preprocess(messages)], None):
+            say("note: tenure chat would first put a summary in the place of the older messages")
     else:
         memory = WindowSizePreprocessor(DEFAULT_WINDOW)
         name = f"the window of {DEFAULT_WINDOW} messages"
@@ -315,9 +320,14 @@ def _view(messages: list[Message], system: str, budget: int | None) -> Explained
         messages,
         window=memory.preprocess,
         window_name=name,
-        system_prompt=own_system_prompt(system),
+        system_prompt=own,
         budget=limit,
     )
+
+
+def _limit(budget: int) -> int:
+    """At how many tokens a chat with a budget compresses its history."""
+    return max(1, int(budget * COMPRESS_AT))
 
 
 def _print_messages(messages: list[Message]) -> None:

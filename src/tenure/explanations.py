@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tenure.errors import BudgetError
-from tenure.messages import Message, Part, Reasoning, SystemMessage, ToolResult
+from tenure.messages import Message, Part, Reasoning, SystemMessage, ToolResult, user
 from tenure.views import paired_results, valid_view, with_tools_as_text
-from tenure.windows import TokenBudget, fitted
+from tenure.windows import TokenBudget, cost_as_text, fitted
 
 Window = Callable[[list[Message]], list[Message]]
 
@@ -33,7 +34,7 @@ class ExplainedView:
     """What a request would hold of a conversation.
 
     Args:
-        sent: The messages, as a model would get them.
+        sent: The messages, as a model would get them; what is said next comes behind them.
         left_out: What it would not get, in the order of the conversation.
     """
 
@@ -61,35 +62,41 @@ def explained_view(
     shown = window([*history])
     places = {message.id: place for place, message in enumerate(history)}
     begin = places[shown[0].id] if shown and shown[0].id in places else len(history)
-    loose = {id(each.part): each for each in _repaired(history, None)}
+    loose = {(each.message.id, id(each.part)): each for each in _repaired(history, None)}
     left_out: list[LeftOut] = []
     for each in _missing(history, shown, f"outside {window_name}"):
         parts = each.message.parts if each.part is None else (each.part,)
-        if places[each.message.id] >= begin and all(id(part) in loose for part in parts):
-            left_out += [
-                loose[id(part)] for part in parts
-            ]  # is in the window, and goes all the same
+        keys = [(each.message.id, id(part)) for part in parts]
+        if places[each.message.id] >= begin and all(key in loose for key in keys):
+            left_out += [loose[key] for key in keys]  # is in the window, and goes all the same
         else:
             left_out.append(each)
     left_out += _repaired(shown, system_prompt)
-    view = with_tools_as_text(valid_view(shown, system_prompt=system_prompt))
+    upcoming = user("")  # a request ends with what is said next, which answers no call
+    view = valid_view([*shown, upcoming], system_prompt=system_prompt)
     if budget is not None:
+        counter = partial(cost_as_text, budget.counter, frozenset[str]())
         try:
-            sent = fitted(view, budget.tokens, counter=budget.counter)
+            sent = fitted(view, budget.tokens, counter=counter, options=budget.options)
         except BudgetError as exc:
             return ExplainedView(sent=[], left_out=[LeftOut(message=view[0], reason=str(exc))])
-        left_out += _missing(view, sent, f"over the budget of {budget.tokens} tokens")
+        cut = _missing(view, sent, f"over the budget of {budget.tokens} tokens")
+        left_out += [each for each in cut if each.message.id in places]
         view = sent
     left_out.sort(key=lambda each: places.get(each.message.id, -1))
-    return ExplainedView(sent=view, left_out=left_out)
+    sent = with_tools_as_text([message for message in view if message.id != upcoming.id])
+    return ExplainedView(sent=sent, left_out=left_out)
 
 
 def _missing(before: Sequence[Message], after: Sequence[Message], reason: str) -> Iterator[LeftOut]:
     """What a cut has taken away: messages, and results that lost their calls to it."""
     left = {message.id: message for message in after}
+    gone: set[str] = set()
     for message in before:
         if message.id not in left:
-            yield LeftOut(message=message, reason=reason)
+            if message.id not in gone:  # a view may have it in two pieces
+                yield LeftOut(message=message, reason=reason)
+            gone.add(message.id)
         else:
             kept = [*left[message.id].parts]
             for part in message.parts:

@@ -18,7 +18,7 @@ from tenure.errors import BudgetError, InvalidValueError
 from tenure.marks import is_pinned, is_summary
 from tenure.messages import Message, SystemMessage, ToolMessage, UserMessage
 from tenure.tokens import TokenCounter, TokenEstimator
-from tenure.views import paired_results, with_only_results
+from tenure.views import paired_results, with_only_results, with_tools_as_text
 
 if TYPE_CHECKING:
     from tenure.tools import ToolSpec
@@ -173,6 +173,11 @@ def fitted(
         )
     start = _start_within(costs, budget, always)
     return selection(messages, always | _end(messages, start, options))
+
+
+def cost_as_text(counter: TokenCounter, offered: AbstractSet[str], message: Message) -> int:
+    """Return what a message costs in the form in which it is sent where these tools are offered."""
+    return counter(*with_tools_as_text([message], offered=offered))
 
 
 def selection(messages: Sequence[Message], kept: AbstractSet[int]) -> list[Message]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_views import assert_valid
@@ -900,6 +901,63 @@ async def test_the_counter_of_a_trigger_learns() -> None:
     memory = ChatMemory("memory://").compress_when(tokens=10**6)
     await Agent(model=ScriptedModel([reply]), features=[memory]).run("abcd" * 10)
     assert memory._counter.factor == pytest.approx(3)
+
+
+class Returns(HistoryCompression):
+    """Returns what a careless strategy may return."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    async def compress(self, messages: Sequence[Message], summarizer: Summarizer) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        ("WholeHistory", "'WholeHistory' is no strategy"),
+        (WholeHistory, "is no strategy"),
+        (Returns(None), r"Returns.compress\(\) returned None; return the messages"),
+        (Returns(["text"]), "An object of type str is no message"),
+        (Returns("text"), "An object of type str is no message"),
+    ],
+)
+async def test_what_is_no_strategy_is_refused_and_changes_nothing(strategy: Any, why: str) -> None:
+    """A name, a class, and a strategy that returns no messages; the prompt stays as it is."""
+
+    async def run(ctx: RunContext, text: str) -> None:
+        async with ctx.llm.write_session() as session:
+            session.append_prompt(user(text))
+            before = session.prompt
+            with pytest.raises(InvalidValueError, match=why):
+                await session.replace_history_with_tldr(strategy)
+            assert session.prompt is before
+
+    await Agent(model=ScriptedModel([]), strategy=run).run("hello")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: KeepLastN(2.5),
+        lambda: FromLastNMessages("3"),
+        lambda: Chunked(2.5),
+        lambda: compress_when(messages="20"),
+        lambda: compress_when(tokens=10.5),
+        lambda: ChatMemory().window_size(2.5),
+        lambda: ChatMemory().window_size("3"),
+        lambda: ChatMemory().window_size(4, stride=1.5),
+        lambda: ChatMemory().window_tokens(100.5),
+        lambda: RetrieveFactsFromHistory(["diet"]),
+        lambda: RetrieveFactsFromHistory(Concept(keyword="diet", description="d")),
+        lambda: RetrieveFactsFromHistory([], fallback=NoCompression),
+    ],
+)
+def test_values_of_another_kind_are_refused_at_once(make: Callable[[], object]) -> None:
+    """What is no whole number, no concept or no strategy is refused where it is given, not in a run."""
+    with pytest.raises(InvalidValueError):
+        make()
 
 
 def test_a_rule_that_cannot_work_is_refused_when_it_is_made() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,6 +178,14 @@ def test_prompt_takes_any_sequence() -> None:
     """Messages may be given as a list."""
     message = user("q")
     assert Prompt(messages=[message]).messages == (message,)
+
+
+@pytest.mark.parametrize("messages", ["hi", ["hi"], [user("hi"), None]])
+def test_what_is_no_message_is_refused(messages: Any) -> None:
+    """A prompt holds messages only, however it is made."""
+    for make in (lambda: Prompt(messages=messages), lambda: Prompt().copy(messages=messages)):
+        with pytest.raises(InvalidValueError, match="is no message"):
+            make()
 
 
 def test_copy_keeps_what_is_not_given() -> None:

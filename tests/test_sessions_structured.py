@@ -344,6 +344,31 @@ def test_examples_are_valid_answers(output: Any, example: Any) -> None:
     assert schema.parse(shown) == example
 
 
+@pytest.mark.parametrize(
+    ("output", "example"),
+    [
+        (City, "Oslo"),
+        (City, {"name": "Oslo"}),
+        (int, "x"),
+        (JSON_SCHEMA, {"city": 1}),
+        ({}, object()),
+    ],
+)
+async def test_example_of_another_type_is_refused(output: Any, example: Any) -> None:
+    """J2 structured: a model is not shown an example that its answer could not be; nobody is asked."""
+    ctx = await given()
+    with pytest.raises(InvalidValueError, match="is no answer of the type asked for"):
+        await ask(ctx, output, examples=[example])
+    assert requests_of(ctx) == []
+
+
+def test_an_example_may_be_what_the_type_is_made_of() -> None:
+    """J2 structured: a dictionary of a model's fields is as good an example as the model."""
+    schema = OutputSchema(City)
+    shown = schema.instruction([{"name": "A", "population": 1}], with_schema=False)  # type: ignore[list-item]
+    assert schema.parse(shown.splitlines()[-1]) == City(name="A", population=1)
+
+
 async def test_instruction_comes_last() -> None:
     """C5: the instruction comes behind the results of a turn, and cuts no call from its result."""
     ctx = await given(OSLO, profile=PROMPTED)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
-from typing import Literal
+from typing import Literal, cast
 
 from tenure.clock import in_utc
 from tenure.errors import InvalidValueError, StructuredOutputError
@@ -275,6 +275,15 @@ class RetrieveFactsFromHistory(HistoryCompression):
     concepts: Sequence[Concept]
     fallback: HistoryCompression = NoCompression()  # noqa: RUF009 # has no state
 
+    def __post_init__(self) -> None:
+        given = cast("object", self.concepts)
+        items = cast("Iterable[object]", given) if isinstance(given, Iterable) else (None,)
+        if not all(isinstance(item, Concept) for item in items):
+            raise InvalidValueError(
+                f"{given!r} are no concepts; give a list of Concept(keyword=..., description=...)."
+            )
+        checked_strategy(self.fallback)
+
     async def compress(
         self, messages: Sequence[Message], summarizer: Summarizer
     ) -> Sequence[Message]:
@@ -373,8 +382,21 @@ def _blocks(messages: Sequence[Message]) -> list[list[Message]]:
     return blocks
 
 
+def checked_strategy(value: object) -> HistoryCompression:
+    """Return a strategy that a user gave.
+
+    Raises:
+        InvalidValueError: It is none, such as a name, or the class of one.
+    """
+    if not isinstance(value, HistoryCompression):
+        raise InvalidValueError(f"{value!r} is no strategy; give an object such as KeepLastN(10).")
+    return value
+
+
 def at_least(least: int, **numbers: int) -> None:
-    """Refuse numbers, by their names, that are too small."""
+    """Refuse numbers, by their names, that are too small or no whole numbers."""
     for name, number in numbers.items():
+        if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"{name}={number!r} cannot be; give a whole number.")
         if number < least:
             raise InvalidValueError(f"{name}={number} cannot be; give {least} or more.")

@@ -79,6 +79,9 @@ class Prompt:
         id: A name of the caller's; nothing depends on it.
         messages: In conversation order; any sequence, kept as a tuple.
         params: Settings of the requests made with this prompt.
+
+    Raises:
+        InvalidValueError: (From `copy`, too) one of the messages is none.
     """
 
     id: str = ""
@@ -87,6 +90,8 @@ class Prompt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", tuple(self.messages))
+        if not _KINDS.issuperset(map(type, self.messages)):  # quick, since every change comes here
+            _require_messages(self.messages)
 
     def copy(
         self, *, messages: Iterable[Message] | None = None, params: LLMParams | None = None
@@ -116,12 +121,7 @@ class Prompt:
             PromptError: `Failed to add tool result: no call message with id <id>`, or the call has
                 a result already.
         """
-        for message in messages:
-            if not isinstance(message, _MESSAGES):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidValueError(
-                    f"An object of type {type(message).__name__} is no message; give for instance "
-                    "user('...') or assistant('...')."
-                )
+        _require_messages(messages)
         if not any(message.role == "tool" for message in messages):
             return self.copy(messages=(*self.messages, *messages))
         runs = _Runs(self.messages)
@@ -144,7 +144,16 @@ class Prompt:
         return 0
 
 
-_MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
+_KINDS = frozenset({SystemMessage, UserMessage, AssistantMessage, ToolMessage})
+
+
+def _require_messages(values: Iterable[Message]) -> None:
+    for value in values:
+        if type(value) not in _KINDS:
+            raise InvalidValueError(
+                f"An object of type {type(value).__name__} is no message; give for instance "
+                "user('...') or assistant('...')."
+            )
 
 
 class _Runs:

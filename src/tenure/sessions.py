@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar, cast, overload
 
 from tenure.asking import Asking
-from tenure.compression import HistoryCompression, WholeHistory
+from tenure.compression import HistoryCompression, WholeHistory, checked_strategy
 from tenure.editing import Editing, SessionState
 from tenure.errors import InvalidValueError, StructuredOutputError
 from tenure.marks import is_memory
@@ -322,7 +322,11 @@ class WriteSession(ReadSession, Editing):
             strategy: What is summarised, and how; `WholeHistory()` by default.
             preserve_memory: Whether messages that are marked as memory stay as they are.
             retrieval_model: Who writes the summaries; this session's model by default.
+
+        Raises:
+            InvalidValueError: The strategy is none, or returned something else than messages.
         """
+        chosen = checked_strategy(strategy if strategy is not None else WholeHistory())
         messages = self.prompt.messages
         model = self._or_own(retrieval_model)
 
@@ -341,8 +345,13 @@ class WriteSession(ReadSession, Editing):
 
         kept = tuple(m for m in messages if is_memory(m)) if preserve_memory else ()
         summarizer = Summarizer(memory=kept, ask=ask, ask_for=ask_for, clock=self._clock)
-        chosen = strategy if strategy is not None else WholeHistory()
-        self._set_messages(await chosen.compress(messages, summarizer))
+        shorter = await chosen.compress(messages, summarizer)
+        if not isinstance(shorter, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(
+                f"{type(chosen).__name__}.compress() returned {shorter!r}; return the messages that "
+                "take the place of the history."
+            )
+        self._set_messages(shorter)
 
     def _found(self, tool: str | type | Tool | ToolFunction) -> Tool:
         self._require_open()

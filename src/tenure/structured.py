@@ -180,10 +180,17 @@ class OutputSchema(Generic[T]):
             raise ValueError(explained(exc)) from exc
 
     def _shown(self, example: T) -> str:
-        plain: Json = example
-        if self._adapter is not None:
-            plain = _dumped(self._adapter, example)
-        return _json({_KEY: plain} if self._is_wrapped else plain)
+        try:
+            if self._adapter is not None:
+                plain = _dumped(self._adapter, example)
+            else:
+                plain = _valid(cast("Json", example), self._validator)
+            return _json({_KEY: plain} if self._is_wrapped else plain)
+        except (ValueError, TypeError) as exc:
+            raise InvalidValueError(
+                f"An example of type {type(example).__name__} is no answer of the type asked for; "
+                "give another."
+            ) from exc
 
     @cached_property
     def _validator(self) -> Any:  # jsonschema has no types
@@ -229,12 +236,9 @@ def _validator_of(schema: dict[str, Json]) -> Any:
 
 
 def _dumped(adapter: TypeAdapter[Any], example: object) -> Json:
-    try:
-        return adapter.dump_python(example, mode="json", by_alias=True)
-    except ValueError as exc:  # pydantic's own error is one
-        raise InvalidValueError(
-            f"An example of type {type(example).__name__} cannot be shown as JSON; give another."
-        ) from exc
+    """An example as JSON; raises `ValueError` when it is not of the type, or cannot be JSON."""
+    checked = adapter.validate_python(example)
+    return adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
 
 
 def _utf8(text: str) -> bytes:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tenure.compression import HistoryCompression, KeepLastN, at_least
+from tenure.compression import HistoryCompression, KeepLastN, at_least, checked_strategy
 from tenure.errors import InvalidValueError, ModelError
 from tenure.messages import Message, SystemMessage, Usage
 from tenure.models import Model, ModelRequest, resolve_model
@@ -88,9 +88,7 @@ def compress_when(
         InvalidValueError: No limit is given, one cannot be, or `KeepLastN` keeps as many messages as
             the limit allows, so that every request would compress.
     """
-    chosen = strategy if strategy is not None else KeepLastN(DEFAULT_KEPT)
-    if not isinstance(chosen, HistoryCompression):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"{chosen!r} is no strategy; give an object such as KeepLastN(10).")
+    chosen = checked_strategy(strategy if strategy is not None else KeepLastN(DEFAULT_KEPT))
     if messages is None and tokens is None and fraction_of_context is None:
         raise InvalidValueError("Give a limit: messages=, tokens= or fraction_of_context=.")
     at_least(1, **{k: v for k, v in (("messages", messages), ("tokens", tokens)) if v is not None})

@@ -64,6 +64,10 @@ class TokenBudget:
     options: WindowOptions = END_ONLY
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tokens, int):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(
+                f"A budget of {self.tokens!r} tokens cannot be; give a whole number."
+            )
         if self.tokens < 1:
             raise InvalidValueError(f"A budget of {self.tokens} tokens cannot be; give 1 or more.")
 
@@ -111,8 +115,12 @@ def checked_window(size: int, stride: int) -> None:
     """Refuse a window that cannot be.
 
     Raises:
-        InvalidValueError: The size is negative, or the stride is less than 1 or more than the size.
+        InvalidValueError: The size is negative, or the stride is less than 1 or more than the size,
+            or one of them is no whole number.
     """
+    for name, number in (("size", size), ("stride", stride)):
+        if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"{name}={number!r} cannot be; give a whole number.")
     if size < 0:
         raise InvalidValueError(f"A window of {size} messages cannot be; give 0 or more.")
     if stride < 1 or stride > max(size, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -155,6 +156,23 @@ def test_a_conversation_can_be_deleted(command: Command, server: wire.OpenAIServ
     assert "There is no conversation 's1'" in again.stderr
     for file in command.folder.glob("a.db*"):
         assert b"secret" not in file.read_bytes()
+
+
+def test_a_conversation_without_messages_is_shown(command: Command) -> None:
+    """A conversation whose messages were all removed is there, and `show` says that it is empty."""
+
+    async def emptied() -> None:
+        store = tenure.open_store(f"sqlite:///{command.folder / 'a.db'}")
+        await store.append("s1", [tenure.user("hi")])
+        await store.redact("s1", lambda message: None)
+        await store.close()
+
+    asyncio.run(emptied())
+    assert command.messages() == []
+    for options in ((), ("--view",)):
+        shown = command("show", "s1", "--db", "a.db", *options)
+        assert (shown.returncode, shown.stdout.count("user>")) == (0, 0)
+        assert "Conversation s1 has no messages." in shown.stderr
 
 
 def test_nothing_is_made_by_looking(command: Command) -> None:

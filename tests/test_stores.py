@@ -16,6 +16,8 @@ from tenure import (
     open_store,
     user,
 )
+from tenure.memory import NewMemory, Owner
+from tenure.stores.memory_base import MemoryQuery
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock
 
@@ -33,6 +35,20 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.append("s", [user("x")])
     yield made
     await made.close()
+
+
+async def test_a_limit_larger_than_any_history_is_none(store: Store) -> None:
+    """A number that no database knows, such as 2**64, limits nothing."""
+    assert [m.text for m in await store.read("s", last=2**64)] == ["x"]
+    assert [e.message.text for e in await store.entries("s", limit=2**64)] == ["x"]
+    assert [c.session_id for c in await store.conversations(limit=2**64)] == ["s"]
+    memories = store.memories(Owner(agent_id="a"))
+    await memories.add([NewMemory(content="x")])
+    assert [m.content for m in await memories.list(limit=2**64)] == ["x"]
+    assert await memories.list(offset=2**64) == []
+    assert len((await memories.search(MemoryQuery(text="x", limit=2**64))).memories) == 1
+    assert (await memories.search(MemoryQuery(text="x", offset=2**64))).memories == []
+    assert len(await memories.unembedded("e", limit=2**64)) == 1
 
 
 @pytest.mark.parametrize(

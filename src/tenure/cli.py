@@ -254,10 +254,14 @@ def show(
 ) -> None:
     """Show a conversation's messages, or what of them a model would be sent."""
     store = existing_store(db)
-    messages = asyncio.run(store.read(session))
-    asyncio.run(store.close())
-    if not messages:
+    with asyncio.Runner() as runner:
+        found = runner.run(store.conversation(session))
+        messages = runner.run(store.read(session))
+        runner.run(store.close())
+    if found is None:
         raise _unknown(session)
+    if not messages:
+        say(f"Conversation {session} has no messages.")
     if as_view:
         view = _view(messages, system, budget)
         messages = view.sent

@@ -124,15 +124,24 @@ def checked_after(after: int, last_seq: int) -> int:
     return after
 
 
-def checked_count(count: int | None, what: str) -> int | None:
-    """Return how many of something a caller wants; None is all.
+MOST = 2**63 - 1
+"""No history has so many entries; databases know no larger numbers."""
+
+
+def checked_count(count: int, what: str) -> int:
+    """Return how many of something a caller wants, as a number that every driver takes.
 
     Raises:
         InvalidValueError: It is negative.
     """
-    if count is not None and count < 0:
+    if count < 0:
         raise InvalidValueError(f"{what}={count!r} must not be negative; leave it out for all.")
-    return count
+    return min(count, MOST)
+
+
+def checked_limit(limit: int | None, what: str = "limit") -> int | None:
+    """The same, where None is all."""
+    return None if limit is None else checked_count(limit, what)
 
 
 def checked_lease(lease: Lease | None, session_id: str) -> Lease | None:

@@ -34,8 +34,8 @@ from tenure.stores.base import (
 from tenure.stores.checks import (
     busy,
     checked_after,
-    checked_count,
     checked_lease,
+    checked_limit,
     checked_metadata,
     checked_name,
     checked_on_conflict,
@@ -183,7 +183,7 @@ class InMemoryStore(Store):
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
-        checked_count(last, "last")
+        last = checked_limit(last, "last")
         entries = await self.entries(session_id)
         if last is not None:
             entries = entries[max(0, len(entries) - last) :]
@@ -197,7 +197,7 @@ class InMemoryStore(Store):
         limit: int | None = None,
         branch: int | None = None,
     ) -> list[Entry]:
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
         with self._locked():
             log = self._found(session_id)
             number = branch if branch is not None or log is None else log.branch
@@ -222,7 +222,7 @@ class InMemoryStore(Store):
     async def conversations(
         self, *, limit: int | None = None, after: Conversation | None = None
     ) -> list[Conversation]:
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
         with self._locked():
             found = [
                 described(session_id, log)

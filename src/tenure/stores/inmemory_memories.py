@@ -24,7 +24,7 @@ from tenure.memory import (
     passes,
     sameness,
 )
-from tenure.stores.checks import checked_count
+from tenure.stores.checks import checked_count, checked_limit
 from tenure.stores.index_source import micros
 from tenure.stores.inmemory_drawers import Cabinet, Drawer, DrawerSource, Kept
 from tenure.stores.memory_base import (
@@ -83,8 +83,8 @@ class InMemoryMemoryStore(MemoryStore):
         order_by: OrderBy = "created_at",
         order: Order = "desc",
     ) -> list[Memory]:
-        checked_count(limit, "limit")
-        checked_count(offset, "offset")
+        limit = checked_limit(limit)
+        offset = checked_count(offset, "offset")
         checked_order_by(order_by)
         checked_order(order)
         wanted = filter_.checked()
@@ -170,7 +170,7 @@ class InMemoryMemoryStore(MemoryStore):
     async def unembedded(
         self, identity: str, *, limit: int | None = None, after: str | None = None
     ) -> list[Unembedded]:
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
 
         def pending() -> list[Unembedded]:
             found = [memory for memory in self._unembedded(identity) if memory.id > (after or "")]

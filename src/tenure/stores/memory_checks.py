@@ -8,7 +8,7 @@ from math import isfinite
 
 from tenure.errors import InvalidValueError, UsageError
 from tenure.memory import Order, OrderBy, Owner
-from tenure.stores.checks import checked_count, checked_name
+from tenure.stores.checks import checked_count, checked_limit, checked_name
 from tenure.stores.memory_base import Embedded, EmbedderRecord, MemoryQuery
 
 
@@ -72,8 +72,7 @@ def checked_query(query: MemoryQuery) -> MemoryQuery:
     Raises:
         InvalidValueError: It has a value that cannot; the text says which.
     """
-    checked_count(query.limit, "limit")
-    checked_count(query.offset, "offset")
+    limit, offset = checked_limit(query.limit), checked_count(query.offset, "offset")
     if query.order_by != "relevance":
         checked_order_by(query.order_by)
     checked_order(query.order)
@@ -84,7 +83,7 @@ def checked_query(query: MemoryQuery) -> MemoryQuery:
             raise InvalidValueError("A query's vector is one row of numbers, of a known embedder.")
         if not isfinite(float(query.vector.sum())):
             raise InvalidValueError("The query's vector has a number that is not finite.")
-    return replace(query, filter=query.filter.checked())
+    return replace(query, filter=query.filter.checked(), limit=limit, offset=offset)
 
 
 def checked_dimensions(record: EmbedderRecord, embedded: Sequence[Embedded]) -> None:

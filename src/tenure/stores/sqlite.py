@@ -35,8 +35,8 @@ from tenure.stores.base import (
     Store,
 )
 from tenure.stores.checks import (
-    checked_count,
     checked_lease,
+    checked_limit,
     checked_message_ids,
     checked_metadata,
     checked_name,
@@ -148,7 +148,7 @@ class SQLiteStore(Store):
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
-        checked_count(last, "last")
+        last = checked_limit(last, "last")
         return await self._read(history.read, checked_session_id(session_id), last=last)
 
     async def entries(
@@ -160,7 +160,7 @@ class SQLiteStore(Store):
         branch: int | None = None,
     ) -> list[Entry]:
         name = checked_session_id(session_id)
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
         return await self._read(history.entries, name, after=after, limit=limit, branch=branch)
 
     async def branches(self, session_id: str) -> list[Branch]:
@@ -172,7 +172,7 @@ class SQLiteStore(Store):
     async def conversations(
         self, *, limit: int | None = None, after: Conversation | None = None
     ) -> list[Conversation]:
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
         return await self._read(history.conversations, limit=limit, after=after)
 
     # --- run branches ---

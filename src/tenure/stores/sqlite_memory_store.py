@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 from tenure.memory import ALL, Memory, MemoryChanges, MemoryFilter, NewMemory, Order, OrderBy, Owner
 from tenure.stores import sqlite_memories as memories
 from tenure.stores import sqlite_memory_search as vectors
-from tenure.stores.checks import checked_count
+from tenure.stores.checks import checked_count, checked_limit
 from tenure.stores.memory_base import (
     Embedded,
     EmbedderRecord,
@@ -92,8 +92,8 @@ class SQLiteMemoryStore(MemoryStore):
         order_by: OrderBy = "created_at",
         order: Order = "desc",
     ) -> list[Memory]:
-        checked_count(limit, "limit")
-        checked_count(offset, "offset")
+        limit = checked_limit(limit)
+        offset = checked_count(offset, "offset")
         return await self._read(
             memories.listed,
             self.owner,
@@ -149,7 +149,7 @@ class SQLiteMemoryStore(MemoryStore):
     async def unembedded(
         self, identity: str, *, limit: int | None = None, after: str | None = None
     ) -> list[Unembedded]:
-        checked_count(limit, "limit")
+        limit = checked_limit(limit)
         return await self._read(vectors.unembedded, self.owner, identity, limit=limit, after=after)
 
     async def count_unembedded(self, identity: str) -> int:

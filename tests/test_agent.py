@@ -133,7 +133,7 @@ async def test_tools_of_one_turn_run_at_the_same_time() -> None:
     async def meet(me: int) -> str:
         """Wait for the other."""
         gates[me].set()
-        await asyncio.wait_for(gates[1 - me].wait(), 5)
+        await asyncio.wait_for(gates[1 - me].wait(), 30)
         return f"met {me}"
 
     model = ScriptedModel([calls(("meet", '{"me": 0}'), ("meet", '{"me": 1}')), "ok"])

@@ -36,6 +36,7 @@ from tenure import (
     tool,
     user,
 )
+from tenure.stores.base import Lease
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock, ScriptedModel
 
@@ -81,15 +82,31 @@ async def test_two_runs_on_one_conversation_do_not_overlap(store: Store) -> None
     assert [m.text for m in model.requests[1].messages] == ["Q0", "answer to Q0", "Q1"]
 
 
+def places_in_line(store: Store) -> set[str]:
+    """Who has a place in line: whoever has asked for a lease, and got the answer to wait."""
+    found: set[str] = set()
+    request_lease = store.request_lease
+
+    async def asked(session_id: str, *, holder: str, wait: bool) -> Lease | None:
+        lease = await request_lease(session_id, holder=holder, wait=wait)
+        found.add(holder)
+        return lease
+
+    store.request_lease = asked  # type: ignore[method-assign]
+    return found
+
+
 async def test_runs_are_served_in_the_order_in_which_they_came(store: Store) -> None:
     """Waiting runs get their turn first come, first served."""
     model = ScriptedModel([lambda r: f"A{r.messages[-1].text}"] * 8)
     agent = Agent(model=model, features=[ChatMemory(store)])
     await store.request_lease("s", holder="outside", wait=True)
+    in_line = places_in_line(store)
     runs: list[asyncio.Task[object]] = []
     for n in range(8):
         runs.append(asyncio.create_task(agent.run(str(n), "s")))
-        await asyncio.sleep(0.02)  # each of them is in line before the next one comes
+        while len(in_line) <= n:
+            await asyncio.sleep(0.001)
     await store.release_lease("s", holder="outside")
     await asyncio.gather(*runs)
     assert await texts(store) == [text for n in range(8) for text in (str(n), f"A{n}")]
@@ -144,13 +161,15 @@ async def test_a_cancelled_waiter_gives_up_its_place(store: Store) -> None:
     """A run that is cancelled while it waits holds up nobody behind it."""
     agent = Agent(model=ScriptedModel(["ok"]), features=[ChatMemory(store)])
     await store.request_lease("s", holder="outside", wait=True)
+    in_line = places_in_line(store)
     waiting = asyncio.create_task(agent.run("never", "s"))
-    await asyncio.sleep(0.05)
+    while not in_line:
+        await asyncio.sleep(0.001)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await store.release_lease("s", holder="outside")
-    assert str(await asyncio.wait_for(agent.run("now", "s"), 5)) == "ok"
+    assert str(await asyncio.wait_for(agent.run("now", "s"), 30)) == "ok"
 
 
 async def test_a_run_inside_a_run_is_refused(store: Store) -> None:
@@ -170,7 +189,7 @@ async def test_a_run_inside_a_run_is_refused(store: Store) -> None:
     agent = Agent(
         model=ScriptedModel([call, "done"]), tools=[ask_again], features=[ChatMemory(store)]
     )
-    assert str(await asyncio.wait_for(agent.run("outer", "s"), 5)) == "done"
+    assert str(await asyncio.wait_for(agent.run("outer", "s"), 30)) == "done"
     assert "would wait for itself" in said[0]
 
 
@@ -193,7 +212,7 @@ async def test_a_task_that_outlives_its_run_may_use_the_conversation(store: Stor
     agent = Agent(model=ScriptedModel(replies), tools=[remind], features=[ChatMemory(store)])
     await agent.run("remind me", "s")
     ended.set()
-    assert str(await asyncio.wait_for(later[0], 5)) == "here I am"
+    assert str(await asyncio.wait_for(later[0], 30)) == "here I am"
 
 
 async def test_runs_with_a_plain_provider_wait_for_each_other() -> None:
@@ -243,7 +262,7 @@ async def test_memories_of_one_provider_wait_for_each_other() -> None:
 
 async def test_a_blocking_tool_does_not_lose_the_conversation(store: Store) -> None:
     """A tool that blocks the event loop for longer than the lease keeps it: a thread renews it."""
-    store.lease_ttl_s = 0.3
+    store.lease_ttl_s = 2.0  # leaves a slow machine more than a second for each renewal
     stolen: list[object] = []
 
     @tool
@@ -251,7 +270,7 @@ async def test_a_blocking_tool_does_not_lose_the_conversation(store: Store) -> N
         """Block the loop, while somebody else tries to take the conversation."""
 
         def steal() -> None:
-            deadline = time.monotonic() + 1.0
+            deadline = time.monotonic() + 2.5
             while time.monotonic() < deadline:
                 lease = asyncio.run(store.request_lease("s", holder="thief", wait=False))
                 if lease is not None:
@@ -303,9 +322,9 @@ RUNNER = """
     from tenure.stores.sqlite import SQLiteStore
     from tenure.testing import ScriptedModel
 
-    async def main(path, name, runs, pause):
+    async def main(path, name, runs, pause, ttl):
         store = SQLiteStore(path)
-        store.lease_ttl_s = 1.0
+        store.lease_ttl_s = float(ttl)
 
         async def answer(request):
             print("asked", flush=True)
@@ -321,7 +340,9 @@ RUNNER = """
 """
 
 
-def start(path: Path, name: object, runs: int, pause: float) -> subprocess.Popen[str]:
+def start(
+    path: Path, name: object, runs: int, pause: float, *, ttl: float
+) -> subprocess.Popen[str]:
     """Start a process whose agent runs several times on one conversation."""
     return subprocess.Popen(
         [
@@ -332,6 +353,7 @@ def start(path: Path, name: object, runs: int, pause: float) -> subprocess.Popen
             str(name),
             str(runs),
             str(pause),
+            str(ttl),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -343,7 +365,7 @@ def test_eight_processes_share_one_conversation(tmp_path: Path) -> None:
     pairs, none interleaved, and each process's in its order (C11).
     """
     path = tmp_path / "chat.db"
-    children = [start(path, name, 10, 0.001) for name in range(8)]
+    children = [start(path, name, 10, 0.001, ttl=60) for name in range(8)]
     for child in children:
         assert child.stdout is not None
         child.stdout.read()
@@ -367,7 +389,7 @@ def test_eight_processes_share_one_conversation(tmp_path: Path) -> None:
 async def test_a_killed_holder_is_replaced(tmp_path: Path) -> None:
     """When the process that has a conversation is killed, the next run gets it once the lease is out."""
     path = tmp_path / "chat.db"
-    child = start(path, "dead", 1, 60)
+    child = start(path, "dead", 1, 60, ttl=3)
     assert child.stdout is not None
     assert child.stdout.readline() == "asked\n"
     store = SQLiteStore(path)
@@ -376,7 +398,7 @@ async def test_a_killed_holder_is_replaced(tmp_path: Path) -> None:
     child.wait(30)
     child.stdout.close()
     agent = Agent(model=ScriptedModel(["alive"]), features=[ChatMemory(store)])
-    assert str(await asyncio.wait_for(agent.run("hello?", "s"), 10)) == "alive"
+    assert str(await asyncio.wait_for(agent.run("hello?", "s"), 60)) == "alive"
     assert await texts(store) == ["hello?", "alive"]
     await store.close()
 

@@ -102,7 +102,7 @@ def test_a_forked_child_can_make_ids() -> None:
         if pid == 0:
             SYSTEM_CLOCK.new_id()
             os._exit(0)
-        for _ in range(500):
+        for _ in range(3000):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 os._exit(status)

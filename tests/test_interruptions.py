@@ -54,7 +54,7 @@ async def test_a_stream_that_is_left_while_it_is_kept(store: Store, is_text: boo
     stream = agent.run_stream("is left", "s")
     async for _ in stream.text() if is_text else stream:
         break
-    assert str(await asyncio.wait_for(agent.run("next", "s"), 5)) == "ok"
+    assert str(await asyncio.wait_for(agent.run("next", "s"), 30)) == "ok"
     assert await texts(store) == ["next", "ok"]
     assert [event async for event in stream] == []
     assert stream.result is None
@@ -146,7 +146,7 @@ async def test_a_run_that_is_cancelled_again(store: Store, times: int) -> None:
         await asyncio.sleep(0)
     await asyncio.wait({task})
     assert task.cancelled()
-    assert str(await asyncio.wait_for(agent.run("next", "s"), 5)) == "ok"
+    assert str(await asyncio.wait_for(agent.run("next", "s"), 30)) == "ok"
     assert await texts(store) == ["next", "ok"]
 
 
@@ -235,11 +235,11 @@ async def test_a_stuck_store_delays_no_other_ones_leases() -> None:
 
     stuck, other = Stuck(), Watched()
     first = await hold(stuck, "s", holder="a", on_busy="queue")
-    assert await asyncio.to_thread(is_stuck.wait, 5)
+    assert await asyncio.to_thread(is_stuck.wait, 30)
     second = await hold(other, "s", holder="b", on_busy="queue")
-    assert await asyncio.to_thread(other.is_renewed.wait, 5)
+    assert await asyncio.to_thread(other.is_renewed.wait, 30)
     go_on.set()
-    assert await asyncio.to_thread(stuck.is_renewed.wait, 5)
+    assert await asyncio.to_thread(stuck.is_renewed.wait, 30)
     await first.release()
     await second.release()
 
@@ -254,9 +254,9 @@ async def test_a_failing_renewal_ends_no_heartbeat() -> None:
 
     failing, other = Failing(), Watched()
     first = await hold(failing, "s", holder="a", on_busy="queue")
-    assert await asyncio.to_thread(failing.is_renewed.wait, 5)
+    assert await asyncio.to_thread(failing.is_renewed.wait, 30)
     second = await hold(other, "s", holder="b", on_busy="queue")
-    assert await asyncio.to_thread(other.is_renewed.wait, 5)
+    assert await asyncio.to_thread(other.is_renewed.wait, 30)
     await first.release()
     await second.release()
 
@@ -276,5 +276,5 @@ def test_a_run_whose_loop_was_closed_is_replaced(is_kept: bool) -> None:
     loop.close()
     tasks = [task] if is_kept else []
     del task
-    assert str(asyncio.run(asyncio.wait_for(agent.run("next", "s"), 5))) == "ok"
+    assert str(asyncio.run(asyncio.wait_for(agent.run("next", "s"), 30))) == "ok"
     del tasks

@@ -137,7 +137,7 @@ async def test_cancelled_write_session_commits_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert state(llm) == before
-    async with asyncio.timeout(1), llm.write_session():
+    async with asyncio.timeout(30), llm.write_session():
         pass
 
 
@@ -351,7 +351,7 @@ async def inside(*visitors: Visitor) -> str:
 
 async def free(llm: LLMContext) -> None:
     """Both kinds of session can be opened at once."""
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         async with llm.write_session():
             pass
         async with llm.read_session():
@@ -479,7 +479,7 @@ async def test_all_waiters_cancelled() -> None:
 async def test_nested_session_raises_at_once(outer: str, inner: str) -> None:
     """K4: a session inside another of the same task would wait for itself, so it raises."""
     llm = context()
-    async with asyncio.timeout(1), getattr(llm, outer)():
+    async with asyncio.timeout(30), getattr(llm, outer)():
         with pytest.raises(NestedSessionError, match=r"Cannot open the .* inside the .*"):
             async with getattr(llm, inner)():
                 pass

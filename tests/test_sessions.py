@@ -282,7 +282,7 @@ async def test_choices_are_asked_for_at_once_and_not_recorded() -> None:
         return "choice"
 
     ctx = await given(*[reply] * 3)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         choices = await session.request_llm_multiple_choices(3)
         assert texts(choices) == ["choice"] * 3
         assert texts(session.prompt.messages) == ["q"]
@@ -310,7 +310,7 @@ async def test_failed_choice_cancels_the_others() -> None:
         return ModelRequestError("HTTP 500")
 
     ctx = await given(slow, failing)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         with pytest.raises(ModelRequestError):
             await session.request_llm_multiple_choices(2)
         assert cancelled == ["slow"]
@@ -408,7 +408,7 @@ async def nested(
 
     ctx = await given(tools=[opener])
     contexts.append(ctx)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         return await run_it(session)
 
 
@@ -437,7 +437,7 @@ async def test_hook_around_a_request_cannot_open_a_session() -> None:
                 return request
 
     ctx = await given("a", features=[Opener()])
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         with pytest.raises(NestedSessionError):
             await session.request_llm()
 
@@ -480,7 +480,7 @@ async def test_child_task_is_refused_until_the_block_has_closed() -> None:
             session.append_prompt(user("child"))
         return "done"
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         async with ctx.llm.write_session() as session:
             task = asyncio.create_task(child())
             await settle()
@@ -514,7 +514,7 @@ async def test_child_task_of_a_failed_block_works() -> None:
 async def test_sessions_of_two_contexts_nest(outer: str, inner: str) -> None:
     """K4: a session of another context may be opened inside one, and both work and commit."""
     one, two = await given("1"), await given("2")
-    async with asyncio.timeout(2), getattr(one.llm, outer)() as first:
+    async with asyncio.timeout(30), getattr(one.llm, outer)() as first:
         async with getattr(two.llm, inner)() as second:
             assert (await second.request_llm()).text == "2"
             assert (await first.request_llm()).text == "1"
@@ -557,7 +557,7 @@ async def heard() -> AsyncIterator[Heard]:
 async def test_long_write_session_is_warned_of_once(heard: Heard) -> None:
     """J2 best practices: holding a write session for long logs one warning that says where it is."""
     ctx = await given(long_write_session_s=0.001)
-    async with asyncio.timeout(5), ctx.llm.write_session():
+    async with asyncio.timeout(30), ctx.llm.write_session():
         await heard.one.wait()
         timer = asyncio.Event()  # many times as long as the warning took
         asyncio.get_running_loop().call_later(0.02, timer.set)
@@ -637,7 +637,7 @@ async def test_fifty_tasks() -> None:
             asyncio.current_task().cancel()
             await session.request_llm()
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         kinds = (write, read, stream, fail, stop)
         tasks = [asyncio.create_task(kinds[n % 5](n), context=Context()) for n in range(50)]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)

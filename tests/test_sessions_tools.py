@@ -300,7 +300,7 @@ async def test_parallel_calls_come_as_they_finish(kind: str) -> None:
     """J2 `toParallelToolCalls`: all run at once, and outcomes come in the order of completion."""
     gate, source = Gate(), Source(1, 2, 3)
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         outcomes = session.parallel_tool_calls(Gate, source.of_kind(kind))
         got: list[object] = []
         for n in (3, 1, 2):
@@ -319,7 +319,7 @@ async def test_ordered_parallel_calls(kind: str) -> None:
     """C7 REC `ordered=True`: outcomes come in the order of the arguments, though calls run at once."""
     gate, source = Gate(), Source(1, 2, 3)
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         outcomes = session.parallel_tool_calls("gate", source.of_kind(kind), ordered=True)
         reader = asyncio.ensure_future(all_of(outcomes))
         for n in (3, 2, 1):
@@ -342,7 +342,7 @@ async def test_new_arguments_do_not_let_a_later_outcome_pass() -> None:
         yield {"n": 3}
 
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
 
         async def read() -> None:
             async for outcome in session.parallel_tool_calls("gate", source(), ordered=True):
@@ -377,7 +377,7 @@ async def test_parallel_calls_are_bounded(kind: str, is_ordered: bool) -> None:
     """J2 `toParallelToolCalls`: at most `concurrency` calls run, and no more arguments are taken."""
     gate, source = Gate(), Source(*range(1, 8))
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         outcomes = session.parallel_tool_calls(
             "gate", source.of_kind(kind), concurrency=3, ordered=is_ordered
         )
@@ -395,7 +395,7 @@ async def test_sixteen_calls_run_at_once_by_default() -> None:
     """C7: the default is 16 at once, of a source of any length."""
     gate, source = Gate(), Source(*range(40))
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         reader = asyncio.ensure_future(all_of(session.parallel_tool_calls("gate", source)))
         for _ in range(5):
             await settle()
@@ -467,7 +467,7 @@ async def test_error_of_the_arguments_stops_the_calls(kind: str) -> None:
     """C7: an error in the arguments is raised, after the calls under way were cancelled and waited for."""
     gate, source = Gate(), Source(1, 2, ValueError("bad line"), 3)
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         with pytest.raises(ValueError, match="bad line"):
             await all_of(session.parallel_tool_calls("gate", source.of_kind(kind)))
         assert gate.begun[:1] == [1]
@@ -487,7 +487,7 @@ async def test_error_of_a_hook_stops_the_calls() -> None:
 
     gate = Gate()
     ctx = await gated(gate, features=[Stop()])
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         with pytest.raises(RuntimeError, match="not this one"):
             await all_of(session.parallel_tool_calls("gate", Source(1, 2, 3)))
         assert sorted(gate.cancelled) == [1, 2]
@@ -522,7 +522,7 @@ async def test_leaving_parallel_calls_stops_the_rest(
         await settle()
         gate.let_go(1)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         opener = asyncio.create_task(let_one_go())
         async with ctx.llm.write_session() as session:
             calls = session.parallel_tool_calls_raw if is_raw else session.parallel_tool_calls
@@ -538,7 +538,7 @@ async def test_parallel_calls_end_with_the_block() -> None:
     """K6: calls that still run when the block ends are cancelled, and the iteration raises afterwards."""
     gate, source = Gate(), Source(*range(9))
     ctx = await gated(gate)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         async with ctx.llm.write_session() as session:
             outcomes = session.parallel_tool_calls("gate", source, concurrency=3)
             reader = asyncio.ensure_future(anext(outcomes))
@@ -554,7 +554,7 @@ async def test_waiting_parallel_calls_are_cancelled_at_the_end_of_the_block() ->
     """C7: when the block has ended no call runs on, though another task still waits for an outcome."""
     gate = Gate()
     ctx = await gated(gate)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         async with ctx.llm.write_session() as session:
             outcomes = session.parallel_tool_calls("gate", Source(1, 2))
             task = asyncio.create_task(all_of(outcomes))
@@ -578,7 +578,7 @@ async def test_waiting_source_is_cancelled() -> None:
             log.append("ended")
 
     ctx = await given()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         async with ctx.llm.write_session() as session:
             outcomes = session.parallel_tool_calls("add", source())
             assert (await anext(outcomes)).value == 3
@@ -594,7 +594,7 @@ async def test_source_is_closed_with_the_iteration() -> None:
     gate.let_go(0)
     arguments = source.as_async()
     ctx = await gated(gate)
-    async with asyncio.timeout(2), ctx.llm.write_session() as session:
+    async with asyncio.timeout(30), ctx.llm.write_session() as session:
         outcomes = session.parallel_tool_calls("gate", arguments, concurrency=2)
         await anext(outcomes)
         await outcomes.aclose()
@@ -605,7 +605,7 @@ async def test_source_may_hold_a_timeout_across_its_items() -> None:
     """C7: a source with `asyncio.timeout` around its loop works, as it does in a plain `async for`."""
 
     async def source() -> AsyncIterator[dict[str, object]]:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             for n in range(3):
                 await asyncio.sleep(0)
                 yield {"a": n, "b": 1}

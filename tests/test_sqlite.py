@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -301,16 +302,16 @@ async def test_a_foreign_lock_is_waited_for(tmp_path: Path) -> None:
     """
     store = SQLiteStore(tmp_path / "chat.db")
     await store.append("s", [user("before")])
+    began = time.monotonic()
     locker = start(LOCKER, store.path, 10)
     assert locker.stdout is not None
     assert locker.stdout.readline() == "locked\n"
-    began = time.monotonic()
     waiting = asyncio.create_task(store.append("s", [user("waited")]))
     done, _ = await asyncio.wait({waiting}, timeout=0.5)
     assert not done
     assert [m.text for m in await store.read("s")] == ["before"]
     assert (await waiting).revision == 2
-    assert 9 < time.monotonic() - began < 20
+    assert 10 <= time.monotonic() - began < 60
     assert locker.wait(30) == 0
     locker.stdout.close()
     await store.close()
@@ -344,10 +345,11 @@ async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
         for _ in range(50):
             beats.append(time.monotonic())
             await asyncio.sleep(0.002)
+        assert not append.done()
         foreign.execute("COMMIT")
         await append
-    longest = max(b - a for a, b in pairwise(beats))
-    assert longest < 0.5
+    # Most of the gaps: a machine may stop for a moment, and a loop that waits is late each time.
+    assert statistics.median(b - a for a, b in pairwise(beats)) < 0.1
     await store.close()
 
 

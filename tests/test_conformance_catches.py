@@ -160,9 +160,9 @@ class ListsPagesTwice(InMemoryStore):
     """Starts each page with the end of the one before."""
 
     async def conversations(
-        self, *, limit: int | None = None, after: Conversation | None = None
+        self, *, limit: int | None = None, after: Conversation | None = None, **options: Any
     ) -> list[Conversation]:
-        found = await super().conversations()
+        found = await super().conversations(**options)
         if after is not None:
             found = [c for c in found if c.updated_at <= after.updated_at]
         return found[:limit]

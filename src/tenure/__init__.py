@@ -113,7 +113,7 @@ from tenure.run import (
 from tenure.run_stream import RunStream
 from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
-from tenure.stores.base import Appended, Branch, Entry, Lease
+from tenure.stores.base import Appended, Branch, Entry, Forgotten, Lease, Participant
 from tenure.strategy import llm_compress_history, tool_loop
 from tenure.structured import OutputSchema, StructuredResult
 from tenure.summaries import Summarizer, transcript
@@ -150,6 +150,7 @@ __all__ = [
     "Event",
     "Feature",
     "FilterMessagesPreprocessor",
+    "Forgotten",
     "FromLastNMessages",
     "FromTimestamp",
     "HistoryCompression",
@@ -184,6 +185,7 @@ __all__ = [
     "Owner",
     "Part",
     "PartEnd",
+    "Participant",
     "Preprocessor",
     "PreprocessorError",
     "Prompt",

@@ -239,6 +239,13 @@ def to_dict(memory: Memory) -> dict[str, Json]:
     return data
 
 
+def is_of(found: Owner, wanted: Owner) -> bool:
+    """Whether an owner is the wanted one, or one of those whom it stands for."""
+    if wanted.all_users:
+        return found.agent_id == wanted.agent_id
+    return found == wanted
+
+
 def passes(memory: Memory, wanted: MemoryFilter) -> bool:
     """Whether a memory passes a filter."""
     labels = ("graph_id", "task_id", "session_id", "speaker")

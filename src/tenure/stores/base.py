@@ -39,7 +39,15 @@ from tenure.marks import covered_ids
 from tenure.memory import Owner
 from tenure.messages import Json, Message
 from tenure.stores.memory_base import MemoryStore
-from tenure.stores.records import Appended, Branch, Conversation, Entry, Lease
+from tenure.stores.records import (
+    Appended,
+    Branch,
+    Conversation,
+    Entry,
+    Forgotten,
+    Lease,
+    Participant,
+)
 
 DEFAULT_TENANT = ""
 """The tenant of everything that was given no other one."""
@@ -75,12 +83,13 @@ class Store(ABC):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         """Append messages to a conversation's history, creating the conversation when there is none.
 
-        A message whose id the history has already is skipped; when nothing is left to write, nothing
-        happens at all: no conflict, no commit, no conversation.
+        A message whose id the history has already is skipped; when none is left to write, nothing
+        happens to the conversation: no conflict, no commit, no conversation.
 
         Args:
             session_id: The conversation.
@@ -92,10 +101,12 @@ class Store(ABC):
             on_conflict: `"raise"` raises `ConflictError`; `"rebase"` appends behind what the others
                 wrote; `"fork"` leaves the conversation alone and appends to a new one, which shares
                 its history as it was at `expected_revision` (if it ever was; else it raises).
+            by: Who writes this in the run, and what they remember of it.
             lease: Write only while this is held.
 
         Raises:
-            InvalidValueError: The session id or a message cannot be stored.
+            InvalidValueError: The session id, a message or a memory cannot be stored, or there is a
+                participant without a run.
             ConflictError: The conversation is not at `expected_revision`.
             LeaseLostError: The lease is not held any more.
         """
@@ -109,6 +120,7 @@ class Store(ABC):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         """Make the history "everything up to entry `after`, then these messages".
@@ -121,6 +133,7 @@ class Store(ABC):
             after: The last entry of the present history to keep; 0 keeps none.
             run_id: The run that the messages come from.
             expected_revision: As for `append`; a conflict raises.
+            by: As for `append`.
             lease: Write only while this is held.
 
         Raises:
@@ -198,6 +211,19 @@ class Store(ABC):
             Whether there was one.
         """
 
+    @abstractmethod
+    async def forget(self, owner: Owner) -> Forgotten:
+        """Remove an owner for good, in one transaction, as `delete` does; a second call finds nothing.
+
+        That is all their memories, and every conversation in which nobody else took part, with what
+        runs were logging there. Where others took part, too, the messages of this owner's runs are
+        removed from every branch, and so are the summaries that stand for one of them. Who takes part
+        is told by `by=`; messages that were appended without it are nobody's.
+
+        Raises:
+            UsageError: All users of an agent are no owner.
+        """
+
     # --- reading -----------------------------------------------------------------------------
 
     @abstractmethod
@@ -254,11 +280,16 @@ class Store(ABC):
 
     @abstractmethod
     async def conversations(
-        self, *, limit: int | None = None, after: Conversation | None = None
+        self,
+        *,
+        limit: int | None = None,
+        after: Conversation | None = None,
+        owner: Owner | None = None,
     ) -> list[Conversation]:
         """Return the conversations, the last updated first, equal ones by session id.
 
         Args:
+            owner: Only those in which this one took part.
             limit: At most so many.
             after: Only those behind this one: the last of the page before. A conversation that
                 changes between two pages moves to the front, and so is on no later page.
@@ -273,6 +304,7 @@ class Store(ABC):
         run_id: str,
         messages: Sequence[Message],
         *,
+        owner: Owner | None = None,
         lease: Lease | None = None,
     ) -> int:
         """Log messages of a run that has not ended: on a branch of its own, in no history yet.

@@ -8,7 +8,7 @@ share; nothing here is clever. It lives as long as the object and the process do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.codec import from_json
 from tenure.errors import StoreClosedError
-from tenure.memory import Owner
+from tenure.memory import Owner, is_of
 from tenure.messages import Json, Message
 from tenure.stores.base import (
     DEFAULT_TENANT,
@@ -26,8 +26,10 @@ from tenure.stores.base import (
     Branch,
     Conversation,
     Entry,
+    Forgotten,
     Lease,
     OnConflict,
+    Participant,
     Redaction,
     Store,
 )
@@ -60,8 +62,11 @@ from tenure.stores.inmemory_log import (
     place_in_list,
     redacted,
     unknown_to,
+    without_runs,
 )
 from tenure.stores.inmemory_memories import InMemoryMemoryStore
+from tenure.stores.memory_checks import checked_owner, checked_participant, refuse_writing
+from tenure.stores.memory_records import prepared_memories
 
 
 class InMemoryStore(Store):
@@ -84,15 +89,17 @@ class InMemoryStore(Store):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         checked_on_conflict(on_conflict)
         new = new_rows(session_id, messages, run_id=run_id, is_failed=is_failed)
+        take_part = await self._participation(by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
             rows = log.branches[log.branch].rows if log is not None else []
             if not unknown_to(rows, new):
-                return appended(session_id, log, 0)
+                return take_part(appended(session_id, log, 0))
             revision = log.revision if log is not None else 0
             if expected_revision is not None and expected_revision != revision:
                 could_fork = 0 <= expected_revision < revision
@@ -105,9 +112,11 @@ class InMemoryStore(Store):
                     base = log.history_at(expected_revision) if expected_revision else []
                     end = log.commits[expected_revision][1] if expected_revision else 0
                     session_id = f"{session_id}~{self._clock.new_id()}"
+                    runs = dict(log.runs)
                     log = self._create(session_id, base, end, now)
+                    log.runs = runs
             log = log or self._create(session_id, [], 0, now)
-            return self._append(session_id, log, new, now)
+            return take_part(self._append(session_id, log, new, now))
 
     async def start_branch(
         self,
@@ -117,9 +126,11 @@ class InMemoryStore(Store):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         new = new_rows(session_id, messages, run_id=run_id)
+        take_part = await self._participation(by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._known(session_id)
             if expected_revision not in (None, log.revision):
@@ -131,7 +142,7 @@ class InMemoryStore(Store):
             number = max(log.branches) + 1
             log.branches[number] = LogBranch(log.branch, after, None, shared)
             log.branch, log.last_seq = number, after
-            return self._append(session_id, log, new, now)
+            return take_part(self._append(session_id, log, new, now))
 
     async def fork(
         self, session_id: str, new_session_id: str, *, after: int | None = None
@@ -144,6 +155,7 @@ class InMemoryStore(Store):
                 raise existing(new_session_id)
             shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
             made = self._create(new_session_id, shared, end, now)
+            made.runs = dict(log.runs)
             made.commit(now)
             return appended(new_session_id, made, 0)
 
@@ -179,6 +191,26 @@ class InMemoryStore(Store):
         with self._locked():
             self._shelf.turns.pop((self.tenant, session_id), None)
             return self._shelf.logs.pop((self.tenant, session_id), None) is not None
+
+    async def forget(self, owner: Owner) -> Forgotten:
+        refuse_writing(checked_owner(owner))
+        with self._locked() as now:
+            forgotten = Forgotten(memories=self.memories(owner).forget())
+            for (tenant, session_id), log in sorted(self._shelf.logs.items()):
+                own = [run_id for run_id, whose in log.runs.items() if whose == owner]
+                if tenant != self.tenant or not own:
+                    continue
+                if len(own) == len(log.runs):
+                    gone = len(log.branches[log.branch].rows)
+                    names = (*forgotten.conversations, session_id)
+                    forgotten = replace(forgotten, conversations=names)
+                    del self._shelf.logs[tenant, session_id]
+                    self._shelf.turns.pop((tenant, session_id), None)
+                else:
+                    gone = without_runs(log, own, now)
+                    forgotten = replace(forgotten, shared=(*forgotten.shared, session_id))
+                forgotten = replace(forgotten, messages=forgotten.messages + gone)
+            return forgotten
 
     # --- reading ---
 
@@ -220,14 +252,20 @@ class InMemoryStore(Store):
             return None if log is None else described(session_id, log)
 
     async def conversations(
-        self, *, limit: int | None = None, after: Conversation | None = None
+        self,
+        *,
+        limit: int | None = None,
+        after: Conversation | None = None,
+        owner: Owner | None = None,
     ) -> list[Conversation]:
         limit = checked_limit(limit)
+        owner = checked_owner(owner) if owner is not None else None
         with self._locked():
             found = [
                 described(session_id, log)
                 for (tenant, session_id), log in self._shelf.logs.items()
                 if tenant == self.tenant
+                and (owner is None or any(is_of(run, owner) for run in log.runs.values()))
             ]
         found.sort(key=place_in_list)
         if after is not None:
@@ -242,9 +280,12 @@ class InMemoryStore(Store):
         run_id: str,
         messages: Sequence[Message],
         *,
+        owner: Owner | None = None,
         lease: Lease | None = None,
     ) -> int:
         new = new_rows(session_id, messages, run_id=run_id)
+        if owner is not None:
+            refuse_writing(checked_owner(owner))
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id) or self._create(session_id, [], 0, now)
             number = log.run_branch(run_id)
@@ -252,6 +293,8 @@ class InMemoryStore(Store):
                 number = max(log.branches) + 1
                 shared = list(log.branches[log.branch].rows)
                 log.branches[number] = LogBranch(log.branch, log.last_seq, run_id, shared)
+            if owner is not None:
+                log.runs.setdefault(run_id, owner)
             branch = log.branches[number]
             own = [row for row in branch.rows if row.seq > branch.parent_seq]
             seq = own[-1].seq if own else branch.parent_seq
@@ -356,6 +399,24 @@ class InMemoryStore(Store):
         self._shelf.is_closed = self._shelf.cabinet.is_closed = True
 
     # --- pieces ---
+
+    async def _participation(
+        self, by: Participant | None, run_id: str | None
+    ) -> Callable[[Appended], Appended]:
+        """What to do behind the lock, when the rest is done, for who writes in a run."""
+        if checked_participant(by, run_id) is None:
+            return lambda written: written
+        assert by is not None
+        clock, memories = self._clock, self.memories(by.owner)
+        ready = await prepared_memories(by.memories, by.owner, tenant=self.tenant, clock=clock)
+
+        def take_part(written: Appended) -> Appended:
+            log = self._found(written.session_id)
+            if log is not None:
+                log.runs.setdefault(run_id or "", by.owner)
+            return replace(written, memories=tuple(memories.add_prepared(ready)))
+
+        return take_part
 
     @contextmanager
     def _locked(self, lease: Lease | None = None) -> Generator[datetime]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tenure.codec import from_json, to_json
+from tenure.marks import covered_ids
+from tenure.memory import Owner
 from tenure.messages import Message, Usage
 from tenure.stores.base import Appended, Conversation, Entry, Redaction
 from tenure.stores.checks import (
@@ -53,6 +55,8 @@ class Log:
     revision: int = 0
     usage: Usage = field(default_factory=Usage)
     metadata: str = "{}"
+    runs: dict[str, Owner] = field(default_factory=dict[str, Owner])
+    """Whose the runs are that have written to it."""
     commits: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     """Revision -> the branch that was the history, and where it ended."""
 
@@ -136,6 +140,31 @@ def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
         return None
     body = to_json(replace(kept, id=message.id))
     return row if body == row.body else replace(row, body=body)
+
+
+def without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
+    """Take out of a log what some runs have written, and the summaries of it; return how much."""
+    gone: set[str] = set()
+    for run_id in run_ids:
+        number = log.run_branch(run_id)
+        if number is not None:
+            gone |= {
+                row.message_id for row in log.branches.pop(number).rows if row.run_id == run_id
+            }
+        del log.runs[run_id]
+        for branch in log.branches.values():
+            gone |= {row.message_id for row in branch.rows if row.run_id == run_id}
+    for branch in log.branches.values():
+        kept: list[LogRow] = []
+        for row in branch.rows:
+            if row.message_id in gone or not gone.isdisjoint(covered_ids(from_json(row.body))):
+                gone.add(row.message_id)
+            else:
+                kept.append(row)
+        branch.rows = kept
+    if gone:
+        log.commit(now)
+    return len(gone)
 
 
 def entry_of(row: LogRow) -> Entry:

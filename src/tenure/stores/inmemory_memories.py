@@ -7,6 +7,7 @@ lock, since making terms and searching take longer than an event loop should wai
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -45,10 +46,11 @@ from tenure.stores.memory_checks import (
     refuse_writing,
 )
 from tenure.stores.memory_records import (
+    Prepared,
     from_record,
-    made,
     next_version,
     prepared,
+    prepared_memories,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +71,9 @@ class InMemoryMemoryStore(MemoryStore):
 
     async def add(self, new: Sequence[NewMemory], *, deduplicate: bool = True) -> list[Memory]:
         refuse_writing(self.owner)
-        return await self._done(lambda: self._add(new, deduplicate=deduplicate))
+        owner, tenant, clock = self.owner, self._tenant, self._clock
+        ready = await prepared_memories(new, owner, tenant=tenant, clock=clock)
+        return await self._done(lambda: self._add(ready, deduplicate=deduplicate))
 
     async def get(self, memory_id: str) -> Memory | None:
         return await self._done(lambda: self._get(memory_id))
@@ -189,6 +193,19 @@ class InMemoryMemoryStore(MemoryStore):
         checked_dimensions(record, embedded)
         return await self._done(lambda: self._set_vectors(record, embedded))
 
+    def forget(self) -> int:
+        """Remove all there is of this owner; returns how many memories. See `Store.forget`."""
+        with self._cabinet.lock:
+            key = (self._tenant, self.owner.agent_id, self.owner.user_id)
+            drawer = self._cabinet.drawers.pop(key, None)
+            self._cabinet.indexes.clear()
+            return len(drawer.kept) if drawer is not None else 0
+
+    def add_prepared(self, ready: Sequence[Prepared]) -> builtins.list[Memory]:
+        """Add what `prepared_memories` made; what says the same as one that is there is not added."""
+        with self._cabinet.lock:
+            return self._add(ready, deduplicate=True)
+
     # --- pieces, behind the lock ---
 
     async def _done(self, operation: Callable[[], T]) -> T:
@@ -207,9 +224,7 @@ class InMemoryMemoryStore(MemoryStore):
             await asyncio.wait({doing})  # so that the next read tells
             raise
 
-    def _add(self, new: Sequence[NewMemory], *, deduplicate: bool) -> list[Memory]:
-        clock, now = self._clock, self._clock.now()
-        ready = [made(n, self.owner, tenant=self._tenant, clock=clock, now=now) for n in new]
+    def _add(self, ready: Sequence[Prepared], *, deduplicate: bool) -> list[Memory]:
         drawer = self._drawer()
         added: list[Memory] = []
         for item in ready:

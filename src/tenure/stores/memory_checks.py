@@ -10,6 +10,7 @@ from tenure.errors import InvalidValueError, UsageError
 from tenure.memory import Order, OrderBy, Owner
 from tenure.stores.checks import checked_count, checked_limit, checked_name
 from tenure.stores.memory_base import Embedded, EmbedderRecord, MemoryQuery
+from tenure.stores.records import Participant
 
 
 def checked_owner(owner: Owner) -> Owner:
@@ -29,6 +30,20 @@ def checked_owner(owner: Owner) -> Owner:
             f"all_users=True reads every user's memories; leave out user_id={owner.user_id!r}."
         )
     return owner
+
+
+def checked_participant(by: Participant | None, run_id: str | None) -> Participant | None:
+    """Return who writes in a run.
+
+    Raises:
+        InvalidValueError: The owner is none, or there is no run.
+        UsageError: It is a handle on all users.
+    """
+    if by is not None:
+        refuse_writing(checked_owner(by.owner))
+        if run_id is None:
+            raise InvalidValueError("by= says who writes in a run; give its run_id, too.")
+    return by
 
 
 def refuse_writing(owner: Owner) -> None:

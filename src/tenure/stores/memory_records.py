@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -73,6 +74,22 @@ def made(new: NewMemory, owner: Owner, *, tenant: str, clock: Clock, now: dateti
         provenance=new.provenance,
     )
     return prepared(memory)
+
+
+async def prepared_memories(
+    new: Sequence[NewMemory], owner: Owner, *, tenant: str, clock: Clock
+) -> list[Prepared]:
+    """Return what is to be stored for new memories, in order; terms are made in a thread of asyncio's.
+
+    Raises:
+        InvalidValueError: Something of them cannot be stored; the text says what.
+    """
+    if not new:
+        return []
+    now = clock.now()
+    return await asyncio.to_thread(
+        lambda: [made(each, owner, tenant=tenant, clock=clock, now=now) for each in new]
+    )
 
 
 def next_version(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tenure.memory import Memory, NewMemory, Owner
 from tenure.messages import Json, Message, Usage
 
 
@@ -79,12 +80,45 @@ class Appended:
         revision: That conversation's revision afterwards; 0 when there is none.
         last_seq: That conversation's `last_seq` afterwards.
         written: How many messages were written; those that were there already do not count.
+        memories: What was to be remembered with it, as it is in the store, in order.
     """
 
     session_id: str
     revision: int
     last_seq: int
     written: int
+    memories: tuple[Memory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant:
+    """Who writes to a conversation in a run, and what they remember of it.
+
+    Args:
+        owner: Who; `Store.forget` removes what they wrote.
+        memories: Added to the owner's in the same transaction as the messages; what says the same as
+            one that is there is not added again.
+    """
+
+    owner: Owner
+    memories: Sequence[NewMemory] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What `Store.forget` removed.
+
+    Args:
+        memories: How many memories.
+        conversations: The session ids of the conversations that are gone.
+        messages: How many messages were in their histories, or were taken out of others'.
+        shared: The session ids of the conversations that others took part in, too, and go on.
+    """
+
+    memories: int = 0
+    conversations: tuple[str, ...] = ()
+    messages: int = 0
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from tenure.messages import Json, Message
 from tenure.stores import sqlite_history as history
 from tenure.stores import sqlite_leases as leases
 from tenure.stores import sqlite_log as log
+from tenure.stores import sqlite_owners as owners
 from tenure.stores import sqlite_runs as runs
 from tenure.stores.base import (
     DEFAULT_TENANT,
@@ -29,8 +30,10 @@ from tenure.stores.base import (
     Branch,
     Conversation,
     Entry,
+    Forgotten,
     Lease,
     OnConflict,
+    Participant,
     Redaction,
     Store,
 )
@@ -44,6 +47,8 @@ from tenure.stores.checks import (
     checked_session_id,
 )
 from tenure.stores.index_cache import IndexCache
+from tenure.stores.memory_checks import checked_owner, checked_participant, refuse_writing
+from tenure.stores.memory_records import prepared_memories
 from tenure.stores.sqlite_engine import Engine
 from tenure.stores.sqlite_media import Packed, pack
 from tenure.stores.sqlite_memo import Memo
@@ -89,9 +94,11 @@ class SQLiteStore(Store):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
-        return await self._write(
+        return await self._write_by(
+            checked_participant(by, run_id),
             log.append,
             checked_session_id(session_id),
             _packed(messages),
@@ -111,9 +118,11 @@ class SQLiteStore(Store):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
-        return await self._write(
+        return await self._write_by(
+            checked_participant(by, run_id),
             log.start_branch,
             checked_session_id(session_id),
             _packed(messages),
@@ -145,6 +154,12 @@ class SQLiteStore(Store):
     async def delete(self, session_id: str) -> bool:
         return await self._erasing(log.delete, checked_session_id(session_id))
 
+    async def forget(self, owner: Owner) -> Forgotten:
+        refuse_writing(checked_owner(owner))
+        forgotten = await self._erasing(owners.forget, owner, clock=self._clock)
+        self._indexes.clear()
+        return forgotten
+
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
@@ -170,10 +185,15 @@ class SQLiteStore(Store):
         return await self._read(history.conversation, checked_session_id(session_id))
 
     async def conversations(
-        self, *, limit: int | None = None, after: Conversation | None = None
+        self,
+        *,
+        limit: int | None = None,
+        after: Conversation | None = None,
+        owner: Owner | None = None,
     ) -> list[Conversation]:
         limit = checked_limit(limit)
-        return await self._read(history.conversations, limit=limit, after=after)
+        owner = checked_owner(owner) if owner is not None else None
+        return await self._read(history.conversations, limit=limit, after=after, owner=owner)
 
     # --- run branches ---
 
@@ -183,13 +203,17 @@ class SQLiteStore(Store):
         run_id: str,
         messages: Sequence[Message],
         *,
+        owner: Owner | None = None,
         lease: Lease | None = None,
     ) -> int:
+        if owner is not None:
+            refuse_writing(checked_owner(owner))
         return await self._write(
-            runs.append_to_run,
+            owners.append_to_run,
             checked_session_id(session_id),
             checked_name(run_id, "run id"),
             _packed(messages),
+            owner=owner,
             lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
@@ -272,6 +296,26 @@ class SQLiteStore(Store):
         self._indexes.clear()
 
     # --- pieces ---
+
+    async def _write_by(
+        self,
+        by: Participant | None,
+        operation: Callable[Concatenate[Rows, P], Appended],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Appended:
+        """Write, and what somebody remembers of it in the same transaction."""
+        if by is None:
+            return await self._write(operation, *args, **kwargs)
+        run_id, clock = str(kwargs["run_id"]), self._clock
+        items = await prepared_memories(by.memories, by.owner, tenant=self.tenant, clock=clock)
+        ready = owners.PreparedParticipant(owner=by.owner, memories=items)
+
+        def both(rows: Rows) -> Appended:
+            written = operation(rows, *args, **kwargs)
+            return owners.taken_part(rows, written, run_id, ready, clock=clock)
+
+        return await self._write(both)
 
     async def _write(
         self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs

@@ -12,6 +12,10 @@ SELECT session_id, conversation_id, branch, last_seq, message_count, revision, c
     input_tokens, output_tokens, requests, metadata
 FROM conversations
 WHERE tenant = :tenant
+    AND (:agent_id IS NULL OR conversation_id IN (
+        SELECT conversation_id FROM runs
+        WHERE tenant = :tenant AND agent_id = :agent_id AND (:user_id IS NULL OR user_id = :user_id)
+    ))
 ORDER BY updated_at DESC, session_id
 LIMIT :limit;
 
@@ -21,6 +25,10 @@ SELECT session_id, conversation_id, branch, last_seq, message_count, revision, c
 FROM conversations
 WHERE tenant = :tenant AND updated_at <= :updated_at
     AND (updated_at < :updated_at OR session_id > :session_id)
+    AND (:agent_id IS NULL OR conversation_id IN (
+        SELECT conversation_id FROM runs
+        WHERE tenant = :tenant AND agent_id = :agent_id AND (:user_id IS NULL OR user_id = :user_id)
+    ))
 ORDER BY updated_at DESC, session_id
 LIMIT :limit;
 
@@ -130,7 +138,7 @@ FROM entries
 WHERE tenant = :tenant AND conversation_id = :conversation_id AND branch = :branch;
 
 -- name: list_entries
-SELECT branch, seq, message_id, body
+SELECT branch, seq, message_id, run_id, body
 FROM entries
 WHERE tenant = :tenant AND conversation_id = :conversation_id
 ORDER BY branch, seq;

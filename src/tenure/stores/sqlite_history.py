@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tenure.memory import Owner
 from tenure.messages import Message, Usage
 from tenure.stores.base import Branch, Conversation, Entry
 from tenure.stores.checks import unknown
 from tenure.stores.sqlite_media import Packed, unpack
-from tenure.stores.sqlite_rows import Rows
+from tenure.stores.sqlite_rows import Rows, Value
 
 MESSAGE = "message"
 FAILED = "failed"
@@ -158,10 +159,14 @@ def conversation(rows: Rows, session_id: str) -> Conversation | None:
 
 
 def conversations(
-    rows: Rows, *, limit: int | None, after: Conversation | None
+    rows: Rows, *, limit: int | None, after: Conversation | None, owner: Owner | None
 ) -> list[Conversation]:
     """See `Store.conversations`."""
-    params: dict[str, str | int] = {"limit": -1 if limit is None else limit}
+    params: dict[str, Value] = {"limit": -1 if limit is None else limit}
+    params["agent_id"] = params["user_id"] = None
+    if owner is not None:
+        params["agent_id"] = owner.agent_id
+        params["user_id"] = None if owner.all_users else owner.user_id or ""
     if after is None:
         found = rows.all("list_conversations", params)
     else:

@@ -32,7 +32,7 @@ from tenure.stores.sqlite_history import (
 )
 from tenure.stores.sqlite_leases import check_lease, is_leased
 from tenure.stores.sqlite_media import Packed, drop_unused, keep_media, pack, unpack
-from tenure.stores.sqlite_rows import Rows
+from tenure.stores.sqlite_rows import Rows, Value
 
 # --- writing -------------------------------------------------------------------------------------
 
@@ -140,12 +140,12 @@ def redact(rows: Rows, session_id: str, redaction: Redaction, *, clock: Clock) -
     """See `Store.redact`, but for the journal, which is emptied afterwards."""
     head = known(rows, session_id)
     own = {"conversation_id": head.conversation_id}
-    _detach_forks(rows, head.conversation_id)
-    _detach(rows, head.conversation_id, 1)
+    detach_forks(rows, head.conversation_id)
+    detached(rows, head.conversation_id, 1)
     dropped: set[str] = set()
     changed = 0
     for row in rows.all("list_entries", own):
-        place = {**own, "branch": row["branch"], "seq": row["seq"]}
+        place: dict[str, Value] = {**own, "branch": row["branch"], "seq": row["seq"]}
         message = unpack(rows, row["body"])
         kept = checked_redacted(redaction(message))
         if kept is message:
@@ -154,11 +154,10 @@ def redact(rows: Rows, session_id: str, redaction: Redaction, *, clock: Clock) -
         if packed is not None and packed.body == row["body"]:
             continue
         changed += 1
-        dropped |= {str(use["digest"]) for use in rows.all("media_of_entry", place)}
-        rows.run("remove_media_use", place)
         if packed is None:
-            rows.run("remove_entry", place)
+            dropped |= remove_entry(rows, place)
         else:
+            dropped |= _without_media(rows, place)
             rows.run("change_entry", place, body=packed.body)
             keep_media(rows, place, packed.media)
     drop_unused(rows, dropped)
@@ -177,10 +176,10 @@ def delete(rows: Rows, session_id: str) -> bool:
     if head is None:
         return False
     own = {"conversation_id": head.conversation_id}
-    _detach_forks(rows, head.conversation_id)
+    detach_forks(rows, head.conversation_id)
     used = [str(use["digest"]) for use in rows.all("media_of_conversation", own)]
-    for query in ("delete_media_uses", "delete_entries", "delete_branches", "delete_commits"):
-        rows.run(query, own)
+    for table in ("media_uses", "entries", "branches", "commits", "runs"):
+        rows.run(f"delete_{table}", own)
     drop_unused(rows, used)
     rows.run("delete_conversation", name)
     return True
@@ -248,6 +247,9 @@ def create(rows: Rows, session_id: str, clock: Clock, *, shared: Head | None = N
         run_id=None,
         now=head.created_at,
     )
+    if parent is not None:
+        target = {"to_conversation_id": head.conversation_id}
+        rows.run("copy_runs", parent.params, **target)
     return head
 
 
@@ -268,13 +270,26 @@ def new_branch(rows: Rows, head: Head, *, parent_seq: int, run_id: str | None, c
     return number
 
 
-def _detach_forks(rows: Rows, conversation_id: str) -> None:
+def remove_entry(rows: Rows, place: dict[str, Value]) -> set[str]:
+    """Remove one entry; returns the digests of the media that it used."""
+    used = _without_media(rows, place)
+    rows.run("remove_entry", place)
+    return used
+
+
+def _without_media(rows: Rows, place: dict[str, Value]) -> set[str]:
+    used = {str(use["digest"]) for use in rows.all("media_of_entry", place)}
+    rows.run("remove_media_use", place)
+    return used
+
+
+def detach_forks(rows: Rows, conversation_id: str) -> None:
     """Make every fork of a conversation independent of its rows."""
     for row in rows.all("list_forks", {"conversation_id": conversation_id}):
-        _detach(rows, row["conversation_id"], row["branch"])
+        detached(rows, row["conversation_id"], row["branch"])
 
 
-def _detach(rows: Rows, conversation_id: str, branch: int) -> None:
+def detached(rows: Rows, conversation_id: str, branch: int) -> None:
     """Give a fork's first branch rows of its own for what it shares with the other conversation."""
     place = {"conversation_id": conversation_id, "branch": branch}
     found = rows.one("find_branch", place)

@@ -6,7 +6,6 @@ are made in a thread of asyncio's, since a transaction would keep others waiting
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -29,7 +28,7 @@ from tenure.stores.memory_checks import (
     checked_query,
     refuse_writing,
 )
-from tenure.stores.memory_records import made
+from tenure.stores.memory_records import prepared_memories
 
 if TYPE_CHECKING:
     from tenure.clock import Clock
@@ -72,10 +71,7 @@ class SQLiteMemoryStore(MemoryStore):
 
     async def add(self, new: Sequence[NewMemory], *, deduplicate: bool = True) -> list[Memory]:
         refuse_writing(self.owner)
-        owner, tenant, clock, now = self.owner, self._tenant, self._clock, self._clock.now()
-        ready = await asyncio.to_thread(
-            lambda: [made(each, owner, tenant=tenant, clock=clock, now=now) for each in new]
-        )
+        ready = await prepared_memories(new, self.owner, tenant=self._tenant, clock=self._clock)
         return await self._write(
             memories.add, self.owner, ready, deduplicate=deduplicate, clock=self._clock
         )

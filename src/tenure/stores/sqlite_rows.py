@@ -60,4 +60,5 @@ class Rows:
 
 @cache
 def _queries() -> Mapping[str, str]:
-    return named_queries("sqlite.sql") | named_queries("sqlite_memories.sql")
+    files = ("sqlite.sql", "sqlite_memories.sql", "sqlite_owners.sql")
+    return {name: query for file in files for name, query in named_queries(file).items()}

@@ -106,8 +106,13 @@ def commit_run(
 def discard_run(rows: Rows, session_id: str, run_id: str) -> bool:
     """See `Store.discard_run`, but for the journal, which is emptied afterwards."""
     head = find(rows, session_id)
-    found = _run_branch(rows, head, run_id) if head is not None else None
-    if head is None or found is None:
+    return head is not None and remove_run_branch(rows, head, run_id)
+
+
+def remove_run_branch(rows: Rows, head: Head, run_id: str) -> bool:
+    """Remove what a run was logging; returns whether there was something."""
+    found = _run_branch(rows, head, run_id)
+    if found is None:
         return False
     _remove_branch(rows, {"conversation_id": head.conversation_id, "branch": found[0]})
     return True

@@ -38,6 +38,7 @@ from tenure.testing.conformance_memory_search import (
     MemorySearchConformance,
     MemoryVectorConformance,
 )
+from tenure.testing.conformance_owners import ForgetConformance, ParticipantConformance
 from tenure.testing.conformance_providers import ChatHistoryProviderConformance
 from tenure.testing.conformance_runs import RunConformance
 
@@ -47,6 +48,7 @@ __all__ = [
     "ChatHistoryProviderConformance",
     "ConflictConformance",
     "DeleteConformance",
+    "ForgetConformance",
     "ForkConformance",
     "LeaseConformance",
     "LifecycleConformance",
@@ -58,6 +60,7 @@ __all__ = [
     "MemorySearchConformance",
     "MemoryUpdateConformance",
     "MemoryVectorConformance",
+    "ParticipantConformance",
     "RedactConformance",
     "RenameConformance",
     "RunConformance",
@@ -84,6 +87,8 @@ class StoreConformance(
     MemoryOwnerConformance,
     MemorySearchConformance,
     MemoryVectorConformance,
+    ParticipantConformance,
+    ForgetConformance,
     TenantConformance,
     LifecycleConformance,
 ):

@@ -55,12 +55,14 @@ from tenure.errors import (
     UsageError,
 )
 from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
+from tenure.features.ingestion import Turn, facts
 from tenure.features.preprocessing import (
     FilterMessagesPreprocessor,
     Preprocessor,
     WindowSizePreprocessor,
     WindowTokensPreprocessor,
 )
+from tenure.features.recall import LongTermMemory
 from tenure.generations import EmbeddingOutcome
 from tenure.llm import LLMContext
 from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
@@ -100,6 +102,8 @@ from tenure.prompt import LLMParams, NamedTool, Prompt, ToolChoice
 from tenure.run import (
     Event,
     Feature,
+    MemoriesRecalled,
+    MemoriesStored,
     ModelCallCompleted,
     ModelCallStarted,
     RunCompleted,
@@ -163,8 +167,11 @@ __all__ = [
     "LLMParams",
     "Lease",
     "LeaseLostError",
+    "LongTermMemory",
     "Media",
     "Memories",
+    "MemoriesRecalled",
+    "MemoriesStored",
     "Memory",
     "MemoryFilter",
     "Message",
@@ -232,6 +239,7 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolSpec",
+    "Turn",
     "UnknownConversationError",
     "UnknownModelError",
     "UnknownToolError",
@@ -250,6 +258,7 @@ __all__ = [
     "composed",
     "compress_when",
     "covered_ids",
+    "facts",
     "from_tagged",
     "from_tagged_json",
     "is_memory",

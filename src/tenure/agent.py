@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.errors import InvalidValueError, UsageError
 from tenure.features.chat_memory import ChatMemory
+from tenure.features.default_conversation import DefaultConversation, default_session_id
+from tenure.features.recall import LongTermMemory
 from tenure.llm import LONG_WRITE_SESSION_S
+from tenure.memory import Owner
 from tenure.messages import Message, SystemMessage, Text
 from tenure.models import Model, resolve_model
 from tenure.prompt import LLMParams, Prompt
@@ -39,6 +42,7 @@ from tenure.run_stream import RunStream
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
 from tenure.stores.leases import OnBusy
+from tenure.stores.memory_checks import checked_owner
 from tenure.strategy import tool_loop
 from tenure.structured import OutputSchema
 from tenure.tools import Tool, ToolFunction, ToolRegistry
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from tenure.memories import Memories
 
 S = TypeVar("S")  # what a strategy may be
+F = TypeVar("F", bound=Feature)
 
 DEFAULT_WINDOW = 50
 """Messages of history that an agent with memory and no ChatMemory of its own shows its model."""
@@ -70,6 +75,7 @@ class AgentBase(ABC, Generic[S]):
         strategy: S | None = None,
         features: Iterable[Feature] = (),
         name: str = "agent",
+        user_id: str | None = None,
         store: Store | str | None = None,
         memory: bool = False,
         embedder: EmbedderSpec = "auto",
@@ -93,11 +99,14 @@ class AgentBase(ABC, Generic[S]):
                 `tenure.sync.Agent` also a plain one). The default is `tool_loop`, which asks the
                 model and runs tools until it answers.
             features: What else a run has, such as `ChatMemory`.
-            name: The same name finds the same default conversation again; see `ask`.
+            name: The same name finds the same memories and the same default conversation again.
+            user_id: Whom this agent serves, when it serves one of several: memories and the default
+                conversation are this user's alone. Make an agent for each user; that costs little.
             store: Where features without a store of their own keep things: a URL or a `Store`. If
                 not given, `TENURE_STORE`; with `memory` or `ask`, else the command line's file.
-            memory: Whether to have long-term memories (`memory`), and a `ChatMemory` on the store,
-                with a window of 50 messages.
+            memory: Whether to have long-term memories, which runs recall and add to by themselves
+                (`LongTermMemory`), and a `ChatMemory` on the store with a window of 50 messages;
+                of either, what is in `features` takes the place.
             embedder: What these memories are embedded with; see `Memories.open`.
             params: Settings of every request; those of `prompt` win over them.
             output_type: What the default strategy makes of the last reply: its text, or a value of
@@ -120,6 +129,7 @@ class AgentBase(ABC, Generic[S]):
         if not name:
             raise InvalidValueError("The agent's name is empty; leave it out or give one.")
         self.name = name
+        self._owner = checked_owner(Owner(agent_id=name, user_id=user_id))
         self.model: Model = resolve_model(model)
         self.tools = ToolRegistry(tools)
         self._system_prompt = own_system_prompt(system_prompt)
@@ -135,22 +145,25 @@ class AgentBase(ABC, Generic[S]):
         self._max_iterations = max_iterations
         self._on_busy: OnBusy = on_busy
         self._clock = clock
-        self._has_memory = memory
-        self._embedder = embedder
         self._store_or_url = store if store is not None else os.environ.get("TENURE_STORE")
+        if self._store_or_url is None and memory:
+            self._store_or_url = url_of(default_store_path())
         self._features: list[Feature] = []
         self._handlers: list[EventHandler] = []
         self._ask_memory: ChatMemory | None = None
         for feature in features:
             self.install(feature)
-        if memory and not any(isinstance(feature, ChatMemory) for feature in self._features):
+        if memory and not self._installed(ChatMemory):
             self.install(ChatMemory(self.store).window_size(DEFAULT_WINDOW))
+        if memory and not self._installed(LongTermMemory):
+            self.install(LongTermMemory(embedder=embedder))
 
     def install(self, feature: Feature) -> Self:
         """Add a feature, as if it had been listed; returns the agent. Runs under way do not get it.
 
         Raises:
-            InvalidValueError: The agent has a feature of this class already, or this is none.
+            InvalidValueError: The agent has a feature of this class already, or this is none, or it
+                brings a tool of a name that another tool has.
         """
         if not isinstance(feature, Feature):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
             raise InvalidValueError(
@@ -160,7 +173,9 @@ class AgentBase(ABC, Generic[S]):
             raise InvalidValueError(
                 f"The agent {self.name!r} has a {type(feature).__name__} already; give it only one."
             )
-        feature.on_install(self.store if self._store_or_url is not None else None)
+        tools = ToolRegistry([*self.tools.values(), *feature.tools])
+        feature.on_install(self.store if self._store_or_url is not None else None, self._owner)
+        self.tools = tools
         self._features = in_order([*self._features, feature])
         return self
 
@@ -182,26 +197,37 @@ class AgentBase(ABC, Generic[S]):
 
     @cached_property
     def _own_memories(self) -> Memories:
-        if not self._has_memory:
+        feature = self._installed(LongTermMemory)
+        if feature is None:
             raise UsageError(
                 f"The memory of the agent {self.name!r} is not enabled; make it with memory=True."
             )
-        from tenure.memories import Memories  # which loads the embedders
-
-        return Memories.open(self.store, agent_id=self.name, embedder=self._embedder)
+        memories = feature.memories
+        if memories.owner == self._owner:
+            memories.context = DefaultConversation(self._owner, self._default_chat_memory)
+        return memories
 
     @abstractmethod
     def _async_strategy(self, strategy: S) -> Strategy:
         """A strategy as the run calls it."""
 
     async def _ask(self, text: str) -> str:
-        features = self._features
-        if not any(isinstance(feature, ChatMemory) for feature in features):
-            if self._ask_memory is None:
-                self._ask_memory = ChatMemory(self.store).window_size(DEFAULT_WINDOW)
-            features = in_order([*features, self._ask_memory])
-        result = await self._run(text, f"agent:{self.name}", features=features)
+        features, memory = self._features, self._default_chat_memory()
+        if memory not in features:
+            features = in_order([*features, memory])
+        result = await self._run(text, default_session_id(self._owner), features=features)
         return str(result)
+
+    def _installed(self, kind: type[F]) -> F | None:
+        return next((feature for feature in self._features if isinstance(feature, kind)), None)
+
+    def _default_chat_memory(self) -> ChatMemory:
+        """Where the agent's default conversation is."""
+        if (installed := self._installed(ChatMemory)) is not None:
+            return installed
+        if self._ask_memory is None:
+            self._ask_memory = ChatMemory(self.store).window_size(DEFAULT_WINDOW)
+        return self._ask_memory
 
     def _stream(self, text: str, session_id: str | None) -> RunStream:
         return RunStream(lambda handler: self._run(text, session_id, streaming_to=handler))
@@ -223,6 +249,7 @@ class AgentBase(ABC, Generic[S]):
         ctx = RunContext(
             session_id=session_id,
             text=text,
+            owner=self._owner,
             model=self.model,
             prompt=self._prompt,
             system_prompt=self._system_prompt,
@@ -290,7 +317,7 @@ class Agent(AgentBase[Strategy]):
         """The agent's long-term memories; an agent of the same name finds them again.
 
         Raises:
-            UsageError: The agent was made without `memory=True`.
+            UsageError: The agent has no memory: neither `memory=True` nor a `LongTermMemory`.
         """
         return self._own_memories
 

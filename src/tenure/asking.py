@@ -7,7 +7,7 @@ kinds of request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tenure.clock import Clock
 from tenure.editing import Reading, SessionState
-from tenure.errors import SessionClosedError, UsageError
+from tenure.errors import BudgetError, SessionClosedError, UsageError
 from tenure.messages import AssistantMessage, Message, SystemMessage, system, user
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame, checked_reply
 from tenure.prompt import NamedTool, ToolChoice
+from tenure.recalled import Attached
 from tenure.streams import SessionStream
 from tenure.structured import OutputSchema
 from tenure.tokens import TokenEstimator
@@ -69,12 +70,14 @@ class Asking(Reading):
         *,
         system_prompt: SystemMessage | None,
         budget: TokenBudget | None,
+        attached: Attached | None,
         clock: Clock,
     ) -> None:
         self._current: SessionState | None = state
         self._outside = outside
         self._system_prompt = system_prompt
         self._budget = budget
+        self._attached = attached
         self._clock = clock
         self._streams: list[SessionStream[Any]] = []
 
@@ -93,25 +96,36 @@ class Asking(Reading):
         params = state.prompt.params
         if tool_choice is not None or tools == ():
             params = replace(params, tool_choice=tool_choice)
-        messages: list[Message] = [*state.prompt.messages]
-        if instruction:
-            messages.append(user(instruction, clock=self._clock))
         offered = state.tools if tools is None else tools
         _require_offered(params.tool_choice, offered)
-        view = valid_view(messages, system_prompt=self._system_prompt)
-        said = [view.pop()] if instruction else []  # goes with the request whatever it costs
-        names = {spec.name for spec in offered}
-        if (budget := self._budget) is not None:
-            left = budget.for_messages(offered) - sum(map(budget.counter, said))
-            counter = partial(cost_as_text, budget.counter, names)
-            view = fitted(view, left, counter=counter, options=budget.options)
-        view = with_tools_as_text([*view, *said], offered=names)
+        said = [user(instruction, clock=self._clock)] if instruction else []
+        messages = state.prompt.messages
+        shown = self._attached.put(messages) if self._attached is not None else messages
+        try:
+            view = self._view(shown, said, offered)
+        except BudgetError:
+            if shown is messages:
+                raise
+            view = self._view(messages, said, offered)  # what is attached has no room
         return ModelRequest(
             messages=tuple(view),
             tools=offered,
             params=params,
             output_schema=schema.json_schema if schema is not None else None,
         )
+
+    def _view(
+        self, messages: Sequence[Message], said: Sequence[Message], offered: Sequence[ToolSpec]
+    ) -> list[Message]:
+        """The valid view of messages that fits the budget, and behind it what is said whatever it costs."""
+        view = valid_view([*messages, *said], system_prompt=self._system_prompt)
+        last = [view.pop() for _ in said]
+        names = {spec.name for spec in offered}
+        if (budget := self._budget) is not None:
+            left = budget.for_messages(offered) - sum(map(budget.counter, last))
+            counter = partial(cost_as_text, budget.counter, names)
+            view = fitted(view, left, counter=counter, options=budget.options)
+        return with_tools_as_text([*view, *last], offered=names)
 
     async def _answer(self, request: ModelRequest, *, aside: bool = False) -> AssistantMessage:
         return self._taken(request, await self._outside.ask(self.model, request, aside=aside))

@@ -294,12 +294,18 @@ class RetrieveFactsFromHistory(HistoryCompression):
         if not _material(messages):
             return messages
         finished = _finished(messages)
-        found = {c: await self._facts(c, finished, summarizer) for c in self.concepts}
+        found = await self.facts(finished, summarizer)
         if not any(found.values()):
             return await self.fallback.compress(messages, summarizer)
         results = sum(len(message.tool_results) for message in finished)
         summary = summarizer.summary(_facts_text(found, results), finished)
         return composed(messages, [summary], memory=summarizer.memory)
+
+    async def facts(
+        self, messages: Sequence[Message], summarizer: Summarizer
+    ) -> dict[Concept, list[str]]:
+        """Return the facts that messages hold about each concept, in one request for each."""
+        return {c: await self._facts(c, messages, summarizer) for c in self.concepts}
 
     async def _facts(
         self, concept: Concept, messages: Sequence[Message], summarizer: Summarizer

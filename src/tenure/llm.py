@@ -28,6 +28,7 @@ from tenure.errors import NestedSessionError
 from tenure.messages import SystemMessage
 from tenure.models import Model
 from tenure.prompt import Prompt
+from tenure.recalled import Attached
 from tenure.sessions import ReadSession, WriteSession
 from tenure.tools import ToolSpec
 from tenure.windows import TokenBudget
@@ -110,6 +111,15 @@ class LLMContext:
         """
         self._shared.budget = budget
 
+    def attach(self, text: str) -> None:
+        """Put a text in front of what the user says, in every request from now on and in no history.
+
+        It stands at the head of the last message of the user that comes after this call and before the
+        first request, and stays there. A request whose budget has no room for it goes without.
+        """
+        known = frozenset(message.id for message in self.prompt.messages)
+        self._shared.attached = Attached(text, known)
+
     def read_session(self) -> Block[ReadSession]:
         """Open a session that can look and ask, but change nothing; with `async with`.
 
@@ -143,6 +153,7 @@ class _Shared:
     long_write_session_s: float | None
     clock: Clock
     budget: TokenBudget | None = None
+    attached: Attached | None = None
     lock: _ReadWriteLock = field(default_factory=lambda: _ReadWriteLock())
 
 
@@ -192,6 +203,7 @@ class Block(Generic[S]):
             shared.outside,
             system_prompt=shared.system_prompt,
             budget=shared.budget,
+            attached=shared.attached,
             clock=shared.clock,
         )
         if self._is_writing and (seconds := shared.long_write_session_s) is not None:

@@ -11,7 +11,7 @@ import builtins
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, Unpack
 
 from tenure.embedding import CheckedEmbedder, EmbedderSpec, resolve_embedder
 from tenure.errors import EmbeddingError, InvalidValueError
@@ -31,7 +31,7 @@ from tenure.memory import (
 )
 from tenure.messages import Json
 from tenure.stores import Store, open_store
-from tenure.stores.memory_base import MemoryQuery, MemoryStore
+from tenure.stores.memory_base import MemoryQuery
 
 if TYPE_CHECKING:
     from tenure.memory import Vector
@@ -42,17 +42,35 @@ Role: TypeAlias = Literal["user", "assistant"]
 _log = logging.getLogger(__name__)
 
 
+class Context(Protocol):
+    """A conversation that is to forget what memories forget."""
+
+    async def clear(self) -> None:
+        """Remove all of its messages, for good."""
+        ...
+
+    async def remove(self, memories: Sequence[Memory]) -> None:
+        """Remove the messages that memories came from, for good."""
+        ...
+
+
 class Memories:
     """The long-term memories of one owner.
 
     May be used from several tasks, and from several event loops in turn. Leaving the `async with` block, or
     `close`, ends the background work; what has no vector yet gets one when they are opened again.
+
+    Attributes:
+        store: Where they are kept.
+        context: The conversation that goes with them; an agent's memories have its default one.
     """
 
-    def __init__(self, store: MemoryStore, embedder: CheckedEmbedder | None) -> None:
+    def __init__(self, store: Store, owner: Owner, embedder: CheckedEmbedder | None) -> None:
         """See `open`."""
-        self._memories = store
-        self._vectors = Generations(store, embedder)
+        self.store = store
+        self.context: Context | None = None
+        self._memories = store.memories(owner)
+        self._vectors = Generations(self._memories, embedder)
 
     @classmethod
     def open(
@@ -82,7 +100,7 @@ class Memories:
         opened = open_store(store) if isinstance(store, str) else store
         opened = opened if tenant is None else opened.for_tenant(tenant)
         owner = Owner(agent_id=agent_id, user_id=user_id, all_users=all_users)
-        return cls(opened.memories(owner), resolve_embedder(embedder))
+        return cls(opened, owner, resolve_embedder(embedder))
 
     @property
     def owner(self) -> Owner:
@@ -170,9 +188,11 @@ class Memories:
     ) -> builtins.list[Memory]:
         """Remember several, all or none; returns them in order. See `add`."""
         items = [NewMemory(content=each) if isinstance(each, str) else each for each in new]
-        return await self._vectors.embedded(
-            await self._memories.add(items, deduplicate=deduplicate)
-        )
+        return await self._embedded(await self._memories.add(items, deduplicate=deduplicate))
+
+    async def _embedded(self, added: Sequence[Memory]) -> builtins.list[Memory]:
+        """Memories that were just stored, with those vectors that come in time."""
+        return await self._vectors.embedded(added)
 
     async def remember_conversation(
         self,
@@ -250,12 +270,23 @@ class Memories:
             weights=weights,
             explain=explain,
         )
-        if use_embedding and (embedding is not None or (self.embedder and query.strip())):
+        if not use_embedding:
+            return (await self._memories.search(asked)).memories
+        found, _ = await self._found(asked, embedding)
+        return found
+
+    async def _found(
+        self, asked: MemoryQuery, embedding: Sequence[float] | Vector | None = None
+    ) -> tuple[builtins.list[Memory], EmbeddingError | None]:
+        """What a search finds, and what the embedder failed with, if it did: then words alone decided."""
+        failure: EmbeddingError | None = None
+        if embedding is not None or (self.embedder and asked.text.strip()):
             try:
-                return await self._vectors.search(asked, embedding)
+                return await self._vectors.search(asked, embedding), None
             except EmbeddingError as exc:
                 _log.warning("A search went by words only, since the embedder failed: %s", exc)
-        return (await self._memories.search(asked)).memories
+                failure = exc
+        return (await self._memories.search(asked)).memories, failure
 
     async def search_by_similarity(
         self,
@@ -377,15 +408,36 @@ class Memories:
         [memory] = await self._vectors.embedded([changed])
         return memory
 
-    async def delete(self, memory_id: str) -> bool:
-        """Remove a memory with its earlier versions, for good; returns whether there was one."""
+    async def delete(self, memory_id: str, *, sync_with_context: bool = True) -> bool:
+        """Remove a memory with its earlier versions, for good; returns whether there was one.
+
+        Args:
+            memory_id: The memory.
+            sync_with_context: Whether an agent's default conversation loses the messages that the
+                memory came from. They go first, so that a call that was interrupted can be repeated.
+        """
+        if sync_with_context and self.context is not None:
+            memory = await self.get(memory_id)
+            await self.context.remove([memory] if memory is not None else [])
         return await self._memories.delete(memory_id)
 
-    async def clear(self, **filters: Unpack[FilterFields]) -> int:
+    async def clear(
+        self, *, sync_with_context: bool = True, **filters: Unpack[FilterFields]
+    ) -> int:
         """Remove all memories of this owner that pass the filters, for good; returns how many.
 
         Without filters that is all of them.
+
+        Args:
+            sync_with_context: Whether an agent's default conversation goes along: whole without
+                filters, else the messages that these memories came from. It goes first.
+            **filters: Which memories: the fields of `MemoryFilter`.
         """
+        if sync_with_context and self.context is not None:
+            if any(value is not None for value in filters.values()):
+                await self.context.remove(await self.list(limit=None, **filters))
+            else:
+                await self.context.clear()
         return await self._memories.clear(MemoryFilter(**filters))
 
     # --- vectors ---

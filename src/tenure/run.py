@@ -24,16 +24,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, cast
 
-from tenure.errors import IterationLimitError, ModelRequestError
+from tenure.errors import EmbeddingError, IterationLimitError, ModelRequestError
 from tenure.llm import LLMContext
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
 from tenure.prompt import Prompt
+from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
     from tenure.clock import Clock
+    from tenure.memory import Memory, NewMemory, Owner
     from tenure.stores import Store
     from tenure.stores.leases import OnBusy
+    from tenure.stores.records import Appended
     from tenure.structured import OutputSchema
     from tenure.tools import Tool, ToolOutcome, ToolRegistry
     from tenure.triggers import CompressionRule
@@ -74,6 +77,34 @@ class RunStarted:
     run_id: str
     session_id: str | None
     input: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoriesRecalled:
+    """Long-term memory was searched for what may help to answer; before `RunStarted`.
+
+    Args:
+        query: What was searched for.
+        memories: Those that the model is shown, the best first, with `.score` and `.signals`.
+        block: How it is shown them; empty when there are none.
+        by_words_only_because: Why the search went by words alone, if the embedder failed.
+    """
+
+    query: str
+    memories: tuple[Memory, ...]
+    block: str
+    by_words_only_because: EmbeddingError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoriesStored:
+    """What a run has made its owner remember; before `RunCompleted`.
+
+    Args:
+        memories: As they are in the store; those that said the same before, too.
+    """
+
+    memories: tuple[Memory, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +155,8 @@ class RunFailed:
 
 Event: TypeAlias = (
     RunStarted
+    | MemoriesRecalled
+    | MemoriesStored
     | ModelCallStarted
     | StreamFrame
     | ModelCallCompleted
@@ -150,14 +183,31 @@ class Feature:
     runs_after: ClassVar[tuple[type[Feature], ...]] = ()
     """Features whose hooks run before this one's, wherever they were installed."""
 
-    def on_install(self, store: Store | None) -> None:
-        """The feature was given to an agent, whose store this is."""
+    tools: Sequence[Tool] = ()
+    """What the feature gives its agent's model to call, known when it is installed."""
+
+    def on_install(self, store: Store | None, owner: Owner) -> None:
+        """The feature was given to an agent, whose store this is, and who owns its memories."""
 
     async def on_run_start(self, ctx: RunContext) -> None:
         """A run begins; nothing was asked yet."""
 
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """The strategy has succeeded. What this raises, the caller of the run gets."""
+
+    async def to_remember(
+        self, ctx: RunContext, store: Store, messages: Sequence[Message]
+    ) -> Sequence[NewMemory]:
+        """A run that succeeded is about to be stored; return what its owner is to remember of it.
+
+        It is written to the same store in the same transaction, and is in `ctx.stored` afterwards.
+
+        Args:
+            ctx: The run.
+            store: Where its conversation is.
+            messages: What is stored of it, as pre-processors have left it.
+        """
+        return ()
 
     async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
         """The run has failed or was cancelled; `error` is raised on afterwards."""
@@ -213,6 +263,8 @@ class RunContext:
         compression: When the default strategy compresses the history, or None for never.
         storage: For whoever needs to keep something until the run ends.
         usage: The tokens of the requests so far.
+        owner: Whose run it is: the agent and perhaps its user.
+        stored: What came of storing the run's messages; None before the end, or without a store.
     """
 
     def __init__(
@@ -220,6 +272,7 @@ class RunContext:
         *,
         session_id: str | None,
         text: str,
+        owner: Owner,
         model: Model,
         prompt: Prompt,
         system_prompt: SystemMessage | None,
@@ -237,6 +290,8 @@ class RunContext:
         self.run_id = clock.new_id()
         self.session_id = session_id
         self.input = text
+        self.owner = owner
+        self.stored: Appended | None = None
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema
@@ -294,6 +349,11 @@ class RunContext:
     def new_messages(self) -> tuple[Message, ...]:
         """The messages that this run has added so far, in order."""
         return tuple(m for m in self.conversation if m.id not in self._history_ids)
+
+    async def participant(self, store: Store, messages: Sequence[Message]) -> Participant:
+        """Who writes these messages of the run, and what features want to be remembered with them."""
+        new = [await feature.to_remember(self, store, messages) for feature in self._features]
+        return Participant(owner=self.owner, memories=[each for some in new for each in some])
 
     async def execute_tools(self, calls: Sequence[ToolCall]) -> ToolMessage:
         """Run what a model called, at the same time, and return the results in the order of calls.

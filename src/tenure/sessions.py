@@ -17,7 +17,7 @@ from tenure.compression import HistoryCompression, WholeHistory, checked_strateg
 from tenure.editing import Editing, SessionState
 from tenure.errors import InvalidValueError, StructuredOutputError
 from tenure.marks import is_memory
-from tenure.messages import AssistantMessage, AssistantPart
+from tenure.messages import AssistantMessage, AssistantPart, Message
 from tenure.models import Model, StreamFrame, resolve_model
 from tenure.parallel import mapped
 from tenure.prompt import NamedTool
@@ -208,6 +208,27 @@ class ReadSession(Asking):
         result.unwrap()
         return result
 
+    def _summarizer(
+        self, retrieval_model: object = None, *, memory: tuple[Message, ...] = ()
+    ) -> Summarizer:
+        """What has messages put into words, until this session ends; nothing of that is recorded."""
+        model = self._or_own(retrieval_model)
+
+        async def ask(system_prompt: str, text: str) -> AssistantMessage:
+            return await self._ask_aside(model, text, system_prompt=system_prompt)
+
+        async def ask_for(
+            system_prompt: str, text: str, schema: OutputSchema[list[str]]
+        ) -> list[str]:
+            with_schema = not model.profile.has_native_schema
+            told = "\n\n".join((text, schema.instruction(with_schema=with_schema)))
+            reply = await self._ask_aside(
+                model, told.rstrip(), system_prompt=system_prompt, schema=schema
+            )
+            return await self._parsed(schema, reply.text, retries=FACT_RETRIES, fixer=model)
+
+        return Summarizer(memory=memory, ask=ask, ask_for=ask_for, clock=self._clock)
+
     async def _parsed(self, schema: OutputSchema[T], text: str, *, retries: int, fixer: Model) -> T:
         async def repaired(told: str) -> str:
             return (await self._ask_aside(fixer, told, schema=schema)).text
@@ -328,23 +349,8 @@ class WriteSession(ReadSession, Editing):
         """
         chosen = checked_strategy(strategy if strategy is not None else WholeHistory())
         messages = self.prompt.messages
-        model = self._or_own(retrieval_model)
-
-        async def ask(system_prompt: str, text: str) -> AssistantMessage:
-            return await self._ask_aside(model, text, system_prompt=system_prompt)
-
-        async def ask_for(
-            system_prompt: str, text: str, schema: OutputSchema[list[str]]
-        ) -> list[str]:
-            with_schema = not model.profile.has_native_schema
-            told = "\n\n".join((text, schema.instruction(with_schema=with_schema)))
-            reply = await self._ask_aside(
-                model, told.rstrip(), system_prompt=system_prompt, schema=schema
-            )
-            return await self._parsed(schema, reply.text, retries=FACT_RETRIES, fixer=model)
-
         kept = tuple(m for m in messages if is_memory(m)) if preserve_memory else ()
-        summarizer = Summarizer(memory=kept, ask=ask, ask_for=ask_for, clock=self._clock)
+        summarizer = self._summarizer(retrieval_model, memory=kept)
         shorter = await chosen.compress(messages, summarizer)
         if not isinstance(shorter, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
             raise InvalidValueError(

@@ -295,19 +295,21 @@ class Memories:
             )
         )
 
-    def delete(self, memory_id: str) -> bool:
+    def delete(self, memory_id: str, *, sync_with_context: bool = True) -> bool:
         """Remove a memory with its earlier versions, for good; returns whether there was one.
 
         See `tenure.Memories.delete`.
         """
-        return PORTAL.call(self._memories.delete(memory_id))
+        deleting = self._memories.delete(memory_id, sync_with_context=sync_with_context)
+        return PORTAL.call(deleting)
 
-    def clear(self, **filters: Unpack[FilterFields]) -> int:
+    def clear(self, *, sync_with_context: bool = True, **filters: Unpack[FilterFields]) -> int:
         """Remove all memories of this owner that pass the filters, for good; returns how many.
 
         See `tenure.Memories.clear`.
         """
-        return PORTAL.call(self._memories.clear(**filters))
+        clearing = self._memories.clear(sync_with_context=sync_with_context, **filters)
+        return PORTAL.call(clearing)
 
     def generate_embedding(self, memory_id: str) -> EmbeddingOutcome:
         """Give a memory its vector now, if it has none; failures are told, not raised.

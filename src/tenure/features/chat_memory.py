@@ -40,11 +40,12 @@ from tenure.features.preprocessing import (
     processed,
 )
 from tenure.marks import is_summary
+from tenure.memory import Owner
 from tenure.messages import AssistantMessage, Message, UserMessage, user
 from tenure.models import ModelRequest
 from tenure.run import Feature, RunContext, RunResult
 from tenure.stores import InMemoryStore, Store, open_store
-from tenure.stores.base import Entry
+from tenure.stores.base import Entry, Participant
 from tenure.stores.leases import Held, hold
 from tenure.tokens import OVERHEAD
 
@@ -140,7 +141,7 @@ class ChatMemory(ChatOptions, Feature):
 
     # --- hooks ---
 
-    def on_install(self, store: Store | None) -> None:
+    def on_install(self, store: Store | None, owner: Owner) -> None:
         """Take the agent's store when no other place was given."""
         if self._given is None:
             self._given = store
@@ -276,8 +277,12 @@ class ChatMemory(ChatOptions, Feature):
         if _shared(ctx.conversation, sitting) == len(sitting.shown):
             new = ctx.conversation[len(sitting.shown) :]
             written = await as_written(self._at("store"), ctx.conversation, new=new)
-            await self.provider.append(
-                session_id, written.messages, run_id=ctx.run_id, lease=sitting.held.lease
+            ctx.stored = await self.provider.append(
+                session_id,
+                written.messages,
+                run_id=ctx.run_id,
+                by=await ctx.participant(self.provider, written.messages),
+                lease=sitting.held.lease,
             )
         else:
             written = await self._rewrite(ctx, session_id, sitting)
@@ -289,18 +294,22 @@ class ChatMemory(ChatOptions, Feature):
         assert isinstance(self.provider, Store)
         shared = _shared(ctx.conversation, sitting)
         conversation = _as_loaded(ctx.conversation, sitting)
+        by: Participant | None = None
         while True:
             found = await self.provider.conversation(session_id)
             entries = await self.provider.entries(session_id)
             after, kept = _branch_point(entries, ctx.conversation, shared)
             written = await as_written(self._at("store"), conversation, new=conversation[kept:])
+            if by is None:
+                by = await ctx.participant(self.provider, written.messages)
             try:
-                await self.provider.start_branch(
+                ctx.stored = await self.provider.start_branch(
                     session_id,
                     [*written.messages, *_of_others(entries, sitting)],
                     after=after,
                     run_id=ctx.run_id,
                     expected_revision=found.revision if found is not None else 0,
+                    by=by,
                     lease=sitting.held.lease,
                 )
             except ConflictError:  # somebody has appended since these entries were read
@@ -336,6 +345,7 @@ class ChatMemory(ChatOptions, Feature):
             written.messages,
             run_id=ctx.run_id,
             is_failed=True,
+            by=Participant(owner=ctx.owner),
             lease=sitting.held.lease,
         )
 

@@ -1,0 +1,110 @@
+"""What is remembered of a run: its turn as it was said, or what a function makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from tenure.compression import Concept, RetrieveFactsFromHistory
+from tenure.errors import InvalidValueError
+from tenure.marks import is_summary
+from tenure.messages import AssistantMessage, Message, UserMessage
+
+if TYPE_CHECKING:
+    from tenure.run import RunContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a run that succeeded has added to its conversation.
+
+    Args:
+        ctx: The run; its model can be asked in a `ctx.llm.read_session()`.
+        messages: Its messages as they are stored, tool calls and results included.
+    """
+
+    ctx: RunContext
+    messages: tuple[Message, ...]
+
+    @property
+    def user_messages(self) -> list[UserMessage]:
+        """What the user said; messages without text left out."""
+        return [m for m in self.messages if isinstance(m, UserMessage) and m.text.strip()]
+
+    @property
+    def reply(self) -> AssistantMessage | None:
+        """The last message of the model that says something; summaries are none."""
+        said = (m for m in reversed(self.messages) if isinstance(m, AssistantMessage))
+        return next((m for m in said if m.text.strip() and not is_summary(m)), None)
+
+
+Ingest: TypeAlias = Literal["turns", "user"] | Callable[[Turn], Awaitable[Iterable[str]]] | None
+"""What is remembered; see `LongTermMemory`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """One text to remember.
+
+    Args:
+        text: The text.
+        metadata: What is noted with it.
+        message: The message that says it, if it is one.
+    """
+
+    text: str
+    metadata: dict[str, str]
+    message: Message | None = None
+
+
+async def texts_of(turn: Turn, ingest: Ingest) -> list[Ingested]:
+    """Return what is to be remembered of a turn.
+
+    Raises:
+        InvalidValueError: A function returned something else than texts.
+    """
+    if ingest is None:
+        return []
+    if callable(ingest):
+        texts = await _texts_from(ingest, turn)
+        return [Ingested(text=text, metadata={"type": "fact"}) for text in texts if text.strip()]
+    said: Sequence[Message] = turn.user_messages
+    if ingest == "turns" and turn.reply is not None:
+        said = [*said, turn.reply]
+    return [
+        Ingested(text=m.text, metadata={"type": "conversation", "role": m.role}, message=m)
+        for m in said
+    ]
+
+
+async def _texts_from(ingest: Callable[[Turn], Awaitable[Iterable[str]]], turn: Turn) -> list[str]:
+    given = cast("object", await ingest(turn))
+    is_many = isinstance(given, Iterable) and not isinstance(given, str)
+    texts = [*cast("Iterable[object]", given)] if is_many else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidValueError(f"ingest= returned {given!r}; return a list of texts.")
+    return cast("list[str]", texts)
+
+
+def facts(
+    concepts: Sequence[Concept], *, retrieval_model: object = None
+) -> Callable[[Turn], Awaitable[list[str]]]:
+    """Return an `ingest` that has a model write down the facts about some concepts in each turn.
+
+    It asks once for each concept. What cannot be read is left out, and logged; an error of the model's
+    keeps the run from being stored.
+
+    Args:
+        concepts: What facts are wanted about.
+        retrieval_model: Who is asked; the run's model by default.
+    """
+    strategy = RetrieveFactsFromHistory(concepts)
+
+    async def facts_of(turn: Turn) -> list[str]:
+        async with turn.ctx.llm.read_session() as session:
+            summarizer = session._summarizer(retrieval_model)  # pyright: ignore[reportPrivateUsage] # as compression
+            found = await strategy.facts(turn.messages, summarizer)
+        return [fact for some in found.values() for fact in some]
+
+    return facts_of

@@ -54,6 +54,19 @@ from tenure.errors import (
     UnknownToolError,
     UsageError,
 )
+from tenure.events import (
+    Event,
+    MemoriesRecalled,
+    MemoriesStored,
+    ModelCallCompleted,
+    ModelCallStarted,
+    RunCompleted,
+    RunFailed,
+    RunResult,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
 from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
 from tenure.features.ingestion import Turn, facts
 from tenure.features.preprocessing import (
@@ -99,21 +112,7 @@ from tenure.models import (
     ToolCallDelta,
 )
 from tenure.prompt import LLMParams, NamedTool, Prompt, ToolChoice
-from tenure.run import (
-    Event,
-    Feature,
-    MemoriesRecalled,
-    MemoriesStored,
-    ModelCallCompleted,
-    ModelCallStarted,
-    RunCompleted,
-    RunContext,
-    RunFailed,
-    RunResult,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from tenure.run import Feature, RunContext
 from tenure.run_stream import RunStream
 from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store

@@ -15,7 +15,18 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text as Styled
 
-from tenure.cli_terminal import Db, existing_store, opened_store, say, shown, write
+from tenure.cli_terminal import (
+    AgentName,
+    Db,
+    EmbedderName,
+    User,
+    existing_store,
+    named_embedder,
+    opened_store,
+    say,
+    shown,
+    write,
+)
 from tenure.errors import InvalidValueError, UsageError
 from tenure.memories import Memories
 from tenure.memory import FilterFields, Memory, NewMemory, to_dict
@@ -25,12 +36,6 @@ T = TypeVar("T")
 
 memory_app = typer.Typer(help="An agent's long-term memories.", no_args_is_help=True)
 
-AgentName = Annotated[
-    str, typer.Option("--agent", metavar="NAME", help="The agent whose memories they are.")
-]
-User = Annotated[
-    str | None, typer.Option("--user", metavar="ID", help="Its user; without, the one of nobody.")
-]
 Graph = Annotated[str | None, typer.Option("--graph", metavar="ID", help="A label.")]
 Task = Annotated[str | None, typer.Option("--task", metavar="ID", help="A label.")]
 SessionLabel = Annotated[
@@ -49,15 +54,6 @@ AsOf = Annotated[
 Where = Annotated[
     str | None,
     typer.Option("--where", metavar="JSON", help='A condition, such as \'{"n": {"$gt": 1}}\'.'),
-]
-EmbedderName = Annotated[
-    str,
-    typer.Option(
-        "--embedder",
-        metavar="NAME",
-        help="'local', 'provider:model', 'none' for words only; 'auto' is the local one if "
-        "it is installed.",
-    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="The memory.")]
@@ -298,7 +294,9 @@ def _run(
     """Do something with an owner's memories, and close the store."""
 
     async def done() -> T:
-        memories = Memories.open(store, agent_id=agent, user_id=user, embedder=_named(embedder))
+        memories = Memories.open(
+            store, agent_id=agent, user_id=user, embedder=named_embedder(embedder)
+        )
         try:
             return await work(memories)
         finally:
@@ -307,10 +305,6 @@ def _run(
                 await store.close()
 
     return asyncio.run(done())
-
-
-def _named(embedder: str) -> str | None:
-    return None if embedder == "none" else embedder
 
 
 def _filters(

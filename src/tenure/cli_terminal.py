@@ -1,4 +1,4 @@
-"""What the commands share: the database option, and how something is said on a terminal."""
+"""What the commands share: options, and how something is said on a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
+from rich.console import Console
+from rich.text import Text as Styled
 
 from tenure.errors import StoreOpenError
+from tenure.marks import is_summary
+from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from tenure.stores import Store, default_store_path, open_store, url_of
 
 # What a terminal would obey instead of showing it: C0 and C1 controls but tab and newline.
@@ -25,6 +29,28 @@ Db = Annotated[
         "By default tenure.db in your data directory.",
     ),
 ]
+
+
+AgentName = Annotated[
+    str, typer.Option("--agent", metavar="NAME", help="The agent whose memories they are.")
+]
+User = Annotated[
+    str | None, typer.Option("--user", metavar="ID", help="Its user; without, the one of nobody.")
+]
+EmbedderName = Annotated[
+    str,
+    typer.Option(
+        "--embedder",
+        metavar="NAME",
+        help="'local', 'provider:model', 'none' for words only; 'auto' is the local one if "
+        "it is installed.",
+    ),
+]
+
+
+def named_embedder(embedder: str) -> str | None:
+    """Return the embedder of an option; None for words only."""
+    return None if embedder == "none" else embedder
 
 
 def opened_store(db: str | None) -> Store:
@@ -58,3 +84,35 @@ def write(text: str, to: TextIO | None = None) -> None:
 def say(text: str) -> None:
     """Write a line to standard error."""
     write(f"{text}\n", sys.stderr)
+
+
+def murmur(text: str) -> None:
+    """Write a line to standard error, dimmed on a terminal."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Styled(shown(text), style="dim"))
+
+
+def print_messages(messages: list[Message]) -> None:
+    """Write messages to standard output, a line each."""
+    for message in messages:
+        write(f"{line_of(message)}\n")
+
+
+def line_of(message: Message, part: Part | None = None) -> str:
+    """A message, or one part of it, behind the name of who said it."""
+    lines: list[str] = []
+    for each in message.parts if part is None else (part,):
+        match each:
+            case Text() if each.text:
+                lines.append(each.text)
+            case ToolCall():
+                lines.append(f"[calls {each.name} {each.args}]")
+            case ToolResult():
+                lines.append(f"[{each.name} gave] {each.text}")
+            case Media():
+                lines.append(f"[{each.filename or each.media_type}]")
+            case Reasoning() if part is not None:
+                lines.append(f"[thought] {each.text}")
+            case _:
+                pass
+    who = "summary" if is_summary(message) else message.role
+    return f"{who}> {' '.join(lines)}"

@@ -37,7 +37,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tenure.run import RunResult
+    from tenure.events import RunResult
 
 
 class TenureError(Exception):

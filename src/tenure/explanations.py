@@ -49,8 +49,9 @@ def explained_view(
     window_name: str,
     system_prompt: SystemMessage | None,
     budget: TokenBudget | None,
+    upcoming: Message | None = None,
 ) -> ExplainedView:
-    """Return what the next request on a conversation would hold, before what is said next.
+    """Return what the next request on a conversation would hold.
 
     Args:
         history: The whole conversation.
@@ -58,6 +59,7 @@ def explained_view(
         window_name: What to call it: "the window of 50 messages".
         system_prompt: The agent's own.
         budget: What the request may cost.
+        upcoming: What is said next; if it is not known yet, the request is shown without it.
     """
     shown = window([*history])
     places = {message.id: place for place, message in enumerate(history)}
@@ -72,8 +74,8 @@ def explained_view(
         else:
             left_out.append(each)
     left_out += _repaired(shown, system_prompt)
-    upcoming = user("")  # a request ends with what is said next, which answers no call
-    view = valid_view([*shown, upcoming], system_prompt=system_prompt)
+    last = upcoming or user("")  # a request ends with what is said next, which answers no call
+    view = valid_view([*shown, last], system_prompt=system_prompt)
     if budget is not None:
         counter = partial(cost_as_text, budget.counter, frozenset[str]())
         try:
@@ -84,7 +86,9 @@ def explained_view(
         left_out += [each for each in cut if each.message.id in places]
         view = sent
     left_out.sort(key=lambda each: places.get(each.message.id, -1))
-    sent = with_tools_as_text([message for message in view if message.id != upcoming.id])
+    if upcoming is None:
+        view = [message for message in view if message.id != last.id]
+    sent = with_tools_as_text(view)
     return ExplainedView(sent=sent, left_out=left_out)
 
 

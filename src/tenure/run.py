@@ -20,11 +20,19 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, cast
 
-from tenure.errors import EmbeddingError, IterationLimitError, ModelRequestError
+from tenure.errors import IterationLimitError, ModelRequestError
+from tenure.events import (
+    Event,
+    EventHandler,
+    ModelCallCompleted,
+    ModelCallStarted,
+    RunResult,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
 from tenure.llm import LLMContext
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
@@ -33,7 +41,7 @@ from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
     from tenure.clock import Clock
-    from tenure.memory import Memory, NewMemory, Owner
+    from tenure.memory import NewMemory, Owner
     from tenure.stores import Store
     from tenure.stores.leases import OnBusy
     from tenure.stores.records import Appended
@@ -42,131 +50,6 @@ if TYPE_CHECKING:
     from tenure.triggers import CompressionRule
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What a run gave.
-
-    Args:
-        output: What the strategy returned; the reply's text with the default one.
-        new_messages: The messages that this run added, in order: the user's, the model's, the
-            tools', and summaries. Neither the history nor the system prompt.
-        session_id: The conversation, or None when the run was not part of one.
-        run_id: Names this run.
-        usage: The tokens of all its requests together.
-    """
-
-    output: object
-    new_messages: tuple[Message, ...]
-    session_id: str | None
-    run_id: str
-    usage: Usage
-
-    def __str__(self) -> str:
-        return str(self.output)
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
-    """The features are ready; the strategy starts."""
-
-    run_id: str
-    session_id: str | None
-    input: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoriesRecalled:
-    """Long-term memory was searched for what may help to answer; before `RunStarted`.
-
-    Args:
-        query: What was searched for.
-        memories: Those that the model is shown, the best first, with `.score` and `.signals`.
-        block: How it is shown them; empty when there are none.
-        by_words_only_because: Why the search went by words alone, if the embedder failed.
-    """
-
-    query: str
-    memories: tuple[Memory, ...]
-    block: str
-    by_words_only_because: EmbeddingError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoriesStored:
-    """What a run has made its owner remember; before `RunCompleted`.
-
-    Args:
-        memories: As they are in the store; those that said the same before, too.
-    """
-
-    memories: tuple[Memory, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallStarted:
-    """The model is asked."""
-
-    request: ModelRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallCompleted:
-    """The model has answered."""
-
-    request: ModelRequest
-    reply: AssistantMessage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallStarted:
-    """A tool that the model called is run."""
-
-    call: ToolCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallCompleted:
-    """A tool call has come to something, be it an error that the model reads."""
-
-    call: ToolCall
-    outcome: ToolOutcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCompleted:
-    """The run succeeded, and what there was to store is stored."""
-
-    result: RunResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFailed:
-    """The run raised; what was to be stored is not."""
-
-    run_id: str
-    session_id: str | None
-    error: Exception
-
-
-Event: TypeAlias = (
-    RunStarted
-    | MemoriesRecalled
-    | MemoriesStored
-    | ModelCallStarted
-    | StreamFrame
-    | ModelCallCompleted
-    | ToolCallStarted
-    | ToolCallCompleted
-    | RunCompleted
-    | RunFailed
-)
-EventHandler: TypeAlias = Callable[[Event], object]
-"""Is sent every event of a run; may be async. What it raises fails the run."""
 
 
 # --- features ------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING
 
+from tenure.events import Event, EventHandler, RunCompleted, RunFailed, RunResult
 from tenure.models import TextDelta
-from tenure.run import Event, EventHandler, RunCompleted, RunFailed, RunResult
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenure import agent as _async
-    from tenure.run import Event, RunResult
+    from tenure.events import Event, RunResult
 
 __all__ = [
     "Agent",

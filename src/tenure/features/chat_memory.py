@@ -28,6 +28,7 @@ from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
 from tenure.errors import ConflictError, HistoryNotStoredError, InvalidValueError, TenureError
+from tenure.events import RunResult
 from tenure.features.chat_options import ChatOptions
 from tenure.features.preprocessing import (
     WINDOWS,
@@ -43,7 +44,7 @@ from tenure.marks import is_summary
 from tenure.memory import Owner
 from tenure.messages import AssistantMessage, Message, UserMessage, user
 from tenure.models import ModelRequest
-from tenure.run import Feature, RunContext, RunResult
+from tenure.run import Feature, RunContext
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.base import Entry, Participant
 from tenure.stores.leases import Held, hold

@@ -13,16 +13,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from tenure.errors import EmbeddingError, InvalidValueError
+from tenure.events import MemoriesRecalled, MemoriesStored, RunResult
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.ingestion import Ingest, Turn, texts_of
 from tenure.features.recall_tools import recall_tools_of
 from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
 from tenure.recalled import recalled_block
-from tenure.run import Feature, MemoriesRecalled, MemoriesStored, RunContext, RunResult
+from tenure.run import Feature, RunContext
 from tenure.stores import InMemoryStore, Store
+from tenure.stores.memory_base import MemoryQuery
 
 if TYPE_CHECKING:
     from tenure.embedding import EmbedderSpec
@@ -121,6 +124,35 @@ class LongTermMemory(Feature):
             )
         return self._memories
 
+    async def recall(
+        self,
+        text: str,
+        shown: Sequence[Message] = (),
+        *,
+        session_id: str | None = None,
+        now: datetime | None = None,
+    ) -> MemoriesRecalled:
+        """Return what a run would recall for a text. One search, with at most one embedding of a query.
+
+        Args:
+            text: What the user says.
+            shown: The messages that the model is shown anyway.
+            session_id: The conversation.
+            now: The time at which memories are to be true.
+        """
+        found, failure = await self._search(
+            text, session_id, now, limit=self._top_k + min(len(shown) + 1, _SHOWN)
+        )
+        unseen = [memory for memory in found if not _is_shown(memory, shown, text)]
+        wanted = [memory for memory in unseen if (memory.score or 0) >= self._min_score]
+        block = recalled_block(wanted[: self._top_k], budget=self._budget)
+        return MemoriesRecalled(
+            query=text,
+            memories=tuple(memory for memory in wanted if memory in block.memories),
+            block=block.text,
+            by_words_only_because=failure,
+        )
+
     def note(self, content: str) -> bool:
         """Have the run whose tool is being called remember a text when it succeeds.
 
@@ -162,21 +194,12 @@ class LongTermMemory(Feature):
         ctx.storage[self] = _Recall()
         if not self._top_k or not ctx.input.strip():
             return
-        shown = ctx.conversation
-        found, failure = await self._search(ctx, self._top_k + min(len(shown) + 1, _SHOWN))
-        unseen = [memory for memory in found if not _is_shown(memory, shown, ctx.input)]
-        wanted = [memory for memory in unseen if (memory.score or 0) >= self._min_score]
-        block = recalled_block(wanted[: self._top_k], budget=self._budget)
-        if block.text:
-            ctx.llm.attach(block.text)
-        await ctx.send(
-            MemoriesRecalled(
-                query=ctx.input,
-                memories=tuple(memory for memory in wanted if memory in block.memories),
-                block=block.text,
-                by_words_only_because=failure,
-            )
+        recalled = await self.recall(
+            ctx.input, ctx.conversation, session_id=ctx.session_id, now=ctx.clock.now()
         )
+        if recalled.block:
+            ctx.llm.attach(recalled.block)
+        await ctx.send(recalled)
 
     async def before_tool_call(self, ctx: RunContext, call: ToolCall) -> None:
         """Tell the tools of this feature which run calls them."""
@@ -208,17 +231,15 @@ class LongTermMemory(Feature):
     # --- pieces ---
 
     async def _search(
-        self, ctx: RunContext, limit: int
+        self, text: str, session_id: str | None, now: datetime | None, *, limit: int
     ) -> tuple[list[Memory], EmbeddingError | None]:
-        from tenure.stores.memory_base import MemoryQuery
-
         wanted = MemoryFilter(
             graph_id=self._graph_id,
             task_id=self._task_id,
-            session_id=ctx.session_id if self._this_session_only else None,
-            as_of=ctx.clock.now(),
+            session_id=session_id if self._this_session_only else None,
+            as_of=now,
         )
-        asked = MemoryQuery(text=ctx.input, filter=wanted, limit=limit, explain=True)
+        asked = MemoryQuery(text=text, filter=wanted, limit=limit, explain=True)
         return await self.memories._found(asked)  # pyright: ignore[reportPrivateUsage] # tells failures
 
     async def _turn(self, ctx: RunContext, messages: Sequence[Message]) -> list[NewMemory]:

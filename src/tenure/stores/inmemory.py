@@ -8,15 +8,13 @@ share; nothing here is clever. It lives as long as the object and the process do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.codec import from_json
-from tenure.errors import StoreClosedError
 from tenure.memory import Owner, is_of
 from tenure.messages import Json, Message
 from tenure.stores.base import (
@@ -44,16 +42,15 @@ from tenure.stores.checks import (
     checked_session_id,
     conflict,
     existing,
-    lease_lost,
     reply_usage,
     unknown,
 )
+from tenure.stores.inmemory_leases import Leasing
 from tenure.stores.inmemory_log import (
     Log,
     LogBranch,
     LogRow,
     Shelf,
-    Turn,
     add_rows,
     appended,
     described,
@@ -69,7 +66,7 @@ from tenure.stores.memory_checks import checked_owner, checked_participant, refu
 from tenure.stores.memory_records import prepared_memories
 
 
-class InMemoryStore(Store):
+class InMemoryStore(Leasing, Store):
     """Keeps conversations in dictionaries, behind a lock."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -339,45 +336,6 @@ class InMemoryStore(Store):
             del log.branches[number]
             return True
 
-    # --- leases ---
-
-    async def request_lease(self, session_id: str, *, holder: str, wait: bool) -> Lease | None:
-        checked_session_id(session_id)
-        checked_name(holder, "holder")
-        with self._locked() as now:
-            turn = self._shelf.turns.setdefault((self.tenant, session_id), Turn())
-            turn.line = {name: expiry for name, expiry in turn.line.items() if expiry > now}
-            if wait:
-                turn.line[holder] = self._expiry()
-            if self._is_held(turn):
-                if turn.holder != holder:
-                    return None
-            elif next(iter(turn.line), holder) != holder:
-                return None
-            else:
-                self._shelf.last_token += 1
-                turn.token = self._shelf.last_token
-            turn.holder, turn.expires_at = holder, self._expiry()
-            turn.line.pop(holder, None)
-            return Lease(session_id=session_id, holder=holder, token=turn.token)
-
-    def renew_lease(self, lease: Lease) -> bool:
-        with self._locked():
-            turn = self._turn_of(lease)
-            if turn is not None:
-                turn.expires_at = self._expiry()
-            return turn is not None
-
-    async def release_lease(self, session_id: str, *, holder: str) -> None:
-        with self._locked():
-            turn = self._shelf.turns.get((self.tenant, session_id))
-            if turn is not None:
-                turn.line.pop(holder, None)
-                if turn.holder == holder:
-                    turn.holder = turn.expires_at = None
-                if turn.holder is None and not turn.line:
-                    del self._shelf.turns[self.tenant, session_id]
-
     # --- long-term memories ---
 
     def memories(self, owner: Owner) -> InMemoryMemoryStore:
@@ -417,15 +375,6 @@ class InMemoryStore(Store):
             return replace(written, memories=tuple(memories.add_prepared(ready)))
 
         return take_part
-
-    @contextmanager
-    def _locked(self, lease: Lease | None = None) -> Generator[datetime]:
-        with self._shelf.lock:
-            if self._shelf.is_closed:
-                raise StoreClosedError
-            if lease is not None and self._turn_of(lease) is None:
-                raise lease_lost(lease)
-            yield self._clock.now()  # one operation, one time
 
     def _redact(self, session_id: str, redaction: Redaction) -> int:
         known: dict[int, tuple[LogRow, LogRow | None]] = {}  # by identity, which branches share
@@ -468,15 +417,3 @@ class InMemoryStore(Store):
         log.usage += reply_usage(from_json(row.body) for row in added)
         log.commit(now)
         return appended(session_id, log, len(added))
-
-    def _expiry(self) -> datetime:
-        return self._clock.now() + timedelta(seconds=self.lease_ttl_s)
-
-    def _is_held(self, turn: Turn) -> bool:
-        return turn.expires_at is not None and turn.expires_at > self._clock.now()
-
-    def _turn_of(self, lease: Lease) -> Turn | None:
-        """The turn that a lease is for, unless the lease is lost."""
-        turn = self._shelf.turns.get((self.tenant, lease.session_id))
-        held = turn is not None and (turn.holder, turn.token) == (lease.holder, lease.token)
-        return turn if held else None

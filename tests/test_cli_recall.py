@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import openai_server as wire
 import pytest
 from test_cli import MODEL, Command, streamed
+
+from tenure import NewMemory, Owner, Participant, open_store, user
 
 WORDS = ("--memory", "--embedder", "none")
 
@@ -23,6 +26,29 @@ def chat(command: Command, session: str, said: str, *options: str) -> tuple[str,
     done = command("chat", "--db", "a.db", "--session", session, *MODEL, *options, said=said)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+ANN, BOB = Owner(agent_id="agent", user_id="ann"), Owner(agent_id="agent", user_id="bob")
+NOBODY, OTHER = Owner(agent_id="agent"), Owner(agent_id="other", user_id="ann")
+
+
+def told(command: Command, all_of_it: dict[Owner, dict[str, list[str]]]) -> None:
+    """What chats of these owners would have left behind: their messages, and the same as memories."""
+
+    async def append() -> None:
+        store = open_store(f"sqlite:///{command.folder / 'a.db'}")
+        for owner, conversations in all_of_it.items():
+            for session_id, texts in conversations.items():
+                new = [
+                    NewMemory(content=text, session_id=session_id, metadata={"role": "user"})
+                    for text in texts
+                ]
+                by = Participant(owner=owner, memories=new)
+                run_id = f"{owner} in {session_id}"
+                await store.append(session_id, [*map(user, texts)], run_id=run_id, by=by)
+        await store.close()
+
+    asyncio.run(append())
 
 
 def last_message(server: wire.OpenAIServer) -> str:
@@ -68,18 +94,19 @@ def test_memories_are_listed_in_the_chat(command: Command, server: wire.OpenAISe
 
 def test_users_of_a_chat_are_apart(command: Command, server: wire.OpenAIServer) -> None:
     """`--agent` and `--user` say whose memories these are."""
-    server.script(*[streamed("ok")] * 4)
-    chat(command, "one", "My pin is 1234\n", *WORDS, "--user", "ann")
-    for owner in (("--user", "bob"), (), ("--user", "ann", "--agent", "other")):
-        chat(command, "two", "What is my pin?\n", *WORDS, *owner)
-        assert "1234" not in str(server.bodies[-1])
+    server.script(streamed("ok"), streamed("ok"))
+    told(command, {ANN: {"one": ["My pin is 1234"]}, OTHER: {"two": ["My pin is 9876"]}})
+    chat(command, "three", "What is my pin?\n", *WORDS, "--user", "ann")
+    assert "1234" in str(server.bodies[-1])
+    assert "9876" not in str(server.bodies[-1])
+    chat(command, "four", "What is my pin?\n", *WORDS)
+    assert "1234" not in str(server.bodies[-1])
 
 
 def test_a_view_shows_what_would_be_recalled(command: Command, server: wire.OpenAIServer) -> None:
     """`show --view --say --memory` prints the request that a chat then sends, and changes nothing."""
-    server.script(streamed("Noted."), streamed("Hi."), streamed("Tea."))
-    chat(command, "one", "I like tea\n", *WORDS)
-    chat(command, "two", "hello\n", *WORDS)
+    server.script(streamed("Tea."))
+    told(command, {NOBODY: {"one": ["I like tea"], "two": ["hello"]}})
     view = ("show", "two", "--db", "a.db", "--view", "--say", "What tea do I like?")
     shown = command(*view, *WORDS, "--json")
     assert shown.returncode == 0, shown.stderr
@@ -97,23 +124,21 @@ def test_a_view_shows_what_would_be_recalled(command: Command, server: wire.Open
     assert tight.stdout.endswith("user> What tea do I like?\n")
 
 
-def test_an_owner_is_forgotten(command: Command, server: wire.OpenAIServer) -> None:
+def test_an_owner_is_forgotten(command: Command) -> None:
     """`forget` asks, erases one owner everywhere, says what that was, and leaves no text behind."""
-    server.script(*[streamed("mauve it is")] * 3)
-    chat(command, "ann-1", "my secret is mauve\n", *WORDS, "--user", "ann")
-    chat(command, "shared", "another mauve secret\n", *WORDS, "--user", "ann")
-    chat(command, "shared", "green is fine\n", *WORDS, "--user", "bob")
+    secrets = {"ann-1": ["my secret is mauve", "secret"], "shared": ["another mauve secret"]}
+    told(command, {ANN: secrets, BOB: {"shared": ["green is fine"]}})
     refused = command("forget", "--db", "a.db", "--user", "ann", said="n\n")
-    assert "Forget the agent 'agent' and user 'ann' for good: 4 memories" in refused.stderr
+    assert "Forget the agent 'agent' and user 'ann' for good: 3 memories" in refused.stderr
     assert "in 2 conversations?" in refused.stderr
     assert len(command.messages("ann-1")) == 2
     done = command("forget", "--db", "a.db", "--user", "ann", "--yes", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        "memories": 4, "messages": 4, "conversations": ["ann-1"], "shared": ["shared"]
+        "memories": 3, "messages": 3, "conversations": ["ann-1"], "shared": ["shared"]
     }  # fmt: skip
     assert command("show", "ann-1", "--db", "a.db").returncode == 2
-    assert [m["text"] for m in command.messages("shared")] == ["green is fine", "mauve it is"]
+    assert [m["text"] for m in command.messages("shared")] == ["green is fine"]
     again = command("forget", "--db", "a.db", "--user", "ann", "--yes")
     assert "0 memories, 0 conversations, 0 messages" in again.stderr
     for file in command.folder.glob("a.db*"):

@@ -16,6 +16,7 @@ from tenure.retrieval import (
     Postings,
     Weights,
     centre_of,
+    contenders,
     named_speaker,
     scores,
     similarities,
@@ -411,6 +412,26 @@ def test_the_best_rows_are_exact(rows: list[tuple[float, int]], count: int, rand
     created = np.array([when for _, when in rows], np.int64)
     expected = sorted(range(len(rows)), key=lambda r: (-rows[r][0], -rows[r][1], ids[r]))
     assert top(values, created, ids, count=count).tolist() == expected[:count]
+
+
+@many
+@given(
+    st.lists(st.sampled_from([0.0, 0.25, 0.5, math.nan]), max_size=30),
+    st.sampled_from([0.0, 0.25, 0.6]),
+    st.integers(0, 40),
+)
+def test_the_best_are_among_the_contenders(
+    values: list[float], threshold: float, count: int
+) -> None:
+    """All of them, with every tie at the border; a NaN, or less than the threshold, never is."""
+    scores_ = np.array(values, np.float32)
+    found = contenders(scores_, scores_ >= threshold, count=count).tolist()
+    matching = [row for row, value in enumerate(values) if value >= threshold]
+    if not count:
+        assert found == matching
+        return
+    last = sorted((values[row] for row in matching), reverse=True)[:count]
+    assert found == [row for row in matching if values[row] >= last[-1]]
 
 
 def test_pages_are_parts_of_one_ranking() -> None:

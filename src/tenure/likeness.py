@@ -86,10 +86,10 @@ def similarities(
     query = query / (np.linalg.norm(query) or np.float32(1))
     if metric == "euclidean":
         squares = 1 + np.vecdot(query, query) - 2 * np.vecdot(vectors, query)
-        return (1 / (1 + np.sqrt(np.maximum(squares, 0)))).astype(np.float32)
+        return (1 / (1 + np.sqrt(np.maximum(squares, 0)))).astype(np.float32, copy=False)
     if centre is None:
-        return np.clip(np.vecdot(vectors, query), -1, 1).astype(np.float32)
+        return np.clip(np.vecdot(vectors, query), -1, 1).astype(np.float32, copy=False)
     away = query - centre.mean
     norm = max(float(np.linalg.norm(away)), _LEAST_NORM)
     along = np.vecdot(vectors, away) - np.vecdot(centre.mean, away)
-    return np.clip(along / (centre.norms * norm), -1, 1).astype(np.float32)
+    return np.clip(along / (centre.norms * norm), -1, 1).astype(np.float32, copy=False)

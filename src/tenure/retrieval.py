@@ -30,6 +30,7 @@ __all__ = [
     "Postings",
     "Weights",
     "centre_of",
+    "contenders",
     "named_speaker",
     "scores",
     "similarities",
@@ -288,6 +289,25 @@ def _said_by(candidates: Candidates, speaker: int | None) -> NDArray[np.bool_]:
     return candidates.speakers == speaker
 
 
+def contenders(
+    scores: NDArray[np.float32], matches: NDArray[np.bool_], *, count: int
+) -> NDArray[np.int64]:
+    """Return which rows that match can be among the best: these, and what ties with the last of them.
+
+    `top` of these alone gives what it gives of all that match, and needs the times and ids of few.
+
+    Args:
+        scores: float32 `[n]`; those that match are above all others, or the others are NaN.
+        matches: Which rows match.
+        count: How many of the best are wanted.
+    """
+    if 0 < count < len(scores):
+        known = np.fmax(scores, np.float32(-np.inf))  # NaN would count as the highest
+        known.partition(len(known) - count)
+        matches = matches & (scores >= known[len(known) - count])
+    return np.flatnonzero(matches)
+
+
 def top(
     scores: NDArray[np.float32], created: NDArray[np.int64], ids: Sequence[str], *, count: int
 ) -> NDArray[np.int64]:
@@ -311,12 +331,12 @@ def top(
             break
         of_rows = keys[rows]
         last = np.partition(of_rows, len(rows) - wanted)[len(rows) - wanted]
-        sure = np.append(sure, rows[of_rows > last])
+        sure = np.concatenate((sure, rows[of_rows > last]))
         rows = rows[of_rows == last]  # of which some are wanted, by the next key
-    rows = np.append(sure, rows)
+    rows = np.concatenate((sure, rows))
     ranked = np.lexsort((-created[rows], -scores[rows]))
-    same = (np.diff(scores[rows[ranked]]) == 0) & (np.diff(created[rows[ranked]]) == 0)
-    if same.any():
+    by_score, by_time = scores[rows[ranked]], created[rows[ranked]]
+    if ((by_score[1:] == by_score[:-1]) & (by_time[1:] == by_time[:-1])).any():
         rows = np.array(sorted(rows.tolist(), key=ids.__getitem__))
         ranked = np.lexsort((-created[rows], -scores[rows]))  # keeps the order of what ties
     return rows[ranked[:count]]

@@ -81,3 +81,8 @@ def renumbered(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     is_there = np.bincount(codes[known], minlength=1) > 0
     numbers = np.append(np.cumsum(is_there) - 1, -1)  # the last one is that of -1
     return numbers[codes]
+
+
+def of_rows(values: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The values of some rows, each once and in ascending order; not copied when that is all of them."""
+    return values if len(rows) == len(values) else values[rows]

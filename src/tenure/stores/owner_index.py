@@ -23,12 +23,13 @@ from tenure.retrieval import (
     Centre,
     Weights,
     centre_of,
+    contenders,
     named_speaker,
     scores,
     similarities,
     top,
 )
-from tenure.stores.index_arrays import Codes, IdsOf, Vectors, renumbered
+from tenure.stores.index_arrays import Codes, IdsOf, Vectors, of_rows, renumbered
 from tenure.stores.index_source import micros
 from tenure.terms import query_terms
 
@@ -71,6 +72,10 @@ class _Arrays:
     @cached_property
     def is_alive(self) -> NDArray[np.bool_]:
         return self["alive"].astype(np.bool_)
+
+    @cached_property
+    def living(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.is_alive)
 
     @cached_property
     def in_conversations(self) -> NDArray[np.int64]:
@@ -203,25 +208,24 @@ class OwnerIndex:
             InvalidValueError: The query's vector is not of the embedder's dimensions.
         """
         arrays = self._arrays = self._arrays or _Arrays(self)
-        rows = np.flatnonzero(self._mask(arrays, query.filter))
+        rows = self._candidates(arrays, query.filter)
         cosines = self._similarities(arrays, query, rows)
-        pending = 0 if cosines is None else int(np.isnan(cosines).sum())
+        pending = 0 if cosines is None else int(np.count_nonzero(np.isnan(cosines)))
         if query.metric is None:
             signals = self._signals(arrays, query, source, rows, cosines, now=now)
             total = sum(signals.values(), np.zeros(len(rows), np.float32))
-            found = np.flatnonzero(total > 0)
+            matches = total > 0
         else:
             total = np.full(len(rows), np.nan, np.float32) if cosines is None else cosines
             signals = {query.metric: total}
-            found = np.flatnonzero(total >= query.threshold)
-        best = self._in_order(query, arrays, rows[found], total[found])
+            matches = total >= query.threshold
         hits = [
             Hit(
                 number=self.numbers[rows[i]],
                 score=float(total[i]),
                 signals={name: float(values[i]) for name, values in signals.items()},
             )
-            for i in found[best]
+            for i in self._in_order(query, arrays, rows, total, matches)
         ]
         return hits, pending
 
@@ -231,17 +235,28 @@ class OwnerIndex:
         arrays: _Arrays,
         rows: NDArray[np.int64],
         total: NDArray[np.float32],
+        matches: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """Which of the rows that match are asked for, in order."""
-        end = len(rows) if query.limit is None else min(len(rows), query.offset + query.limit)
-        ids = IdsOf(self.ids, rows)
+        """Which of the candidates are asked for, in order, among those that match."""
+        end = len(rows) if query.limit is None else query.offset + query.limit
         if query.order_by == "relevance":
-            best = top(total, arrays["created"][rows], ids, count=end)
+            found = contenders(total, matches, count=end)
+            of_found = rows[found]
+            ids = IdsOf(self.ids, of_found)
+            best = top(total[found], arrays["created"][of_found], ids, count=end)
         else:
-            times = arrays[query.order_by.removesuffix("_at")][rows]
-            by_time = sorted(range(len(rows)), key=lambda i: (times[i], ids[i]))
+            found = np.flatnonzero(matches)
+            of_found = rows[found]
+            ids = IdsOf(self.ids, of_found)
+            times = arrays[query.order_by.removesuffix("_at")][of_found]
+            by_time = sorted(range(len(found)), key=lambda i: (times[i], ids[i]))
             best = np.array(by_time[:: 1 if query.order == "asc" else -1], np.int64)
-        return best[query.offset : end]
+        return found[best[query.offset : end]]
+
+    def _candidates(self, arrays: _Arrays, wanted: MemoryFilter) -> NDArray[np.int64]:
+        """The rows that pass a filter."""
+        mask = self._mask(arrays, wanted)
+        return arrays.living if mask is arrays.is_alive else np.flatnonzero(mask)
 
     def _mask(self, arrays: _Arrays, wanted: MemoryFilter) -> NDArray[np.bool_]:
         mask = arrays.is_alive
@@ -284,7 +299,7 @@ class OwnerIndex:
             if 2 * len(rows) < len(matrix):
                 plain = similarities(matrix[rows], query.vector, query.metric)
             else:  # to look at all costs less than to copy most
-                plain = similarities(matrix, query.vector, query.metric)[rows]
+                plain = of_rows(similarities(matrix, query.vector, query.metric), rows)
             return np.clip(plain, 0, 1)
         if len(rows) < len(self._rows):
             some = matrix[rows]
@@ -292,7 +307,7 @@ class OwnerIndex:
         if query.identity not in arrays.centres:
             arrays.centres[query.identity] = centre_of(matrix)
         centre = arrays.centres[query.identity]
-        return similarities(matrix, query.vector, centre=centre)[rows]
+        return of_rows(similarities(matrix, query.vector, centre=centre), rows)
 
     def _signals(
         self,

@@ -17,14 +17,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import conversations, memory_scale, peers, views
+from benchmarks import conversations, memory_scale, peers, recall, views
 from benchmarks.timing import Row, in_ms, median_sync
 
 
 async def measured(rounds: int, disk: Path) -> list[Row]:
     """Run all benchmarks, each in a new folder on this disk."""
     rows: list[Row] = []
-    for benchmark in [*conversations.ALL, *views.ALL, *memory_scale.ALL, *peers.ALL]:
+    for benchmark in [*conversations.ALL, *views.ALL, *memory_scale.ALL, *recall.ALL, *peers.ALL]:
         with tempfile.TemporaryDirectory(prefix="tenure-bench-", dir=disk) as folder:
             rows.append(await benchmark(Path(folder), rounds))
     return rows

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tenure import ChatHistoryProvider, Message, Store, Text, ToolMessage, user
-from tenure.stores.base import Appended, Conversation, Entry, Lease
+from tenure import ChatHistoryProvider, Memory, Message, Owner, Store, Text, ToolMessage, user
+from tenure.stores.base import Appended, Conversation, Entry, Forgotten, Lease
 from tenure.stores.inmemory import InMemoryStore
 from tenure.testing import ManualClock
 from tenure.testing.conformance import ChatHistoryProviderConformance, StoreConformance
@@ -226,6 +226,44 @@ class Reopens(InMemoryStore):
             self._shelf.is_closed = was_closed
 
 
+class RemembersFirst(InMemoryStore):
+    """Adds what is to be remembered before it knows whether the messages can be written."""
+
+    async def append(self, session_id: str, messages: Sequence[Message], **options: Any) -> Any:
+        by = options.pop("by", None)
+        added: list[Memory] = []
+        if by is not None:
+            added = await self.memories(by.owner).add(by.memories)
+        written = await super().append(session_id, messages, **options)
+        return replace(written, memories=tuple(added))
+
+
+class ForgetsMemoriesOnly(InMemoryStore):
+    """Leaves the conversations of whom it forgets."""
+
+    async def forget(self, owner: Owner) -> Forgotten:
+        return Forgotten(memories=await self.memories(owner).clear())
+
+
+class ForgetsSharedConversations(InMemoryStore):
+    """Deletes a conversation whoever else took part in it."""
+
+    async def forget(self, owner: Owner) -> Forgotten:
+        for found in await self.conversations(owner=owner):
+            await self.delete(found.session_id)
+        return await super().forget(owner)
+
+
+class ForgetsAllUsers(InMemoryStore):
+    """Takes every user of an agent for the one that it forgets."""
+
+    async def forget(self, owner: Owner) -> Forgotten:
+        everybody = Owner(agent_id=owner.agent_id, all_users=True)
+        for found in await self.conversations(owner=everybody):
+            await self.delete(found.session_id)
+        return await super().forget(owner)
+
+
 WRONG_STORES: Mapping[type[InMemoryStore], str] = {
     LosesTheLast: "test_every_kind_of_message_comes_back test_last_reads_the_end "
     "test_concurrent_appends_lose_nothing",
@@ -259,6 +297,12 @@ WRONG_STORES: Mapping[type[InMemoryStore], str] = {
     MixesTenants: "test_tenants_do_not_read_each_other test_a_tenants_writes_stay_its_own "
     "test_leases_are_each_tenants_own",
     Reopens: "test_a_closed_store_says_so",
+    RemembersFirst: "test_a_failed_write_remembers_nothing test_conversations_of_an_owner "
+    "test_a_run_cannot_bring_an_owner_back",
+    ForgetsMemoriesOnly: "test_an_owner_is_forgotten_whole test_a_fork_is_forgotten_too "
+    "test_a_run_cannot_bring_an_owner_back",
+    ForgetsSharedConversations: "test_a_shared_conversation_goes_on_without_the_owner",
+    ForgetsAllUsers: "test_others_are_not_forgotten",
 }
 
 

@@ -728,3 +728,28 @@ class open_store_closed:  # noqa: N801 # used like a function
 
     def __exit__(self, *exc: object) -> None:
         asyncio.run(self.store.close())
+
+
+async def test_recall_is_one_search_and_one_query_embedding(store: Store) -> None:
+    """However often a run asks its model, its memories are searched once, with one embedding of a query."""
+    kinds: list[str] = []
+
+    class Counting(HashEmbedder):
+        async def embed(self, texts: Sequence[str], *, kind: Any) -> Any:
+            kinds.append(kind)
+            return await super().embed(texts, kind=kind)
+
+    @tool
+    def weather() -> str:
+        """Tell the weather."""
+        return "Rain."
+
+    calls = [
+        AssistantMessage(parts=(ToolCall(id=f"c{n}", name="weather", args="{}"),)) for n in range(5)
+    ]
+    agent = agent_with(store, *calls, "It rains.", tools=[weather], embedder=Counting())
+    seen = watched(agent)
+    await agent.memory.add("I live in Porto")
+    kinds.clear()
+    await agent.run("How is the weather in Porto?", "s")
+    assert (len(seen), kinds) == (1, ["query", "document"])

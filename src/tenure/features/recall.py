@@ -78,7 +78,9 @@ class LongTermMemory(Feature):
             embedder: What these are embedded with; see `Memories.open`.
             top_k: At most so many memories are recalled; 0 for none.
             budget: How many tokens the block of them may cost, frame included.
-            min_score: The least score of a recalled memory; see `Weights` for what scores are.
+            min_score: The least score of a recalled memory. With an embedder the best one has about
+                1 whatever is said, so that this leaves out what is far behind the best; by words
+                alone it is the share of the question that a memory has.
             graph_id: A label: memories get it, and only those that have it are recalled.
             task_id: A label: the same.
             this_session_only: Whether only what was said in the run's own conversation is recalled.
@@ -143,12 +145,13 @@ class LongTermMemory(Feature):
         found, failure = await self._search(
             text, session_id, now, limit=self._top_k + min(len(shown) + 1, _SHOWN)
         )
-        unseen = [memory for memory in found if not _is_shown(memory, shown, text)]
+        unseen = _unseen(found, shown, text)
         wanted = [memory for memory in unseen if (memory.score or 0) >= self._min_score]
         block = recalled_block(wanted[: self._top_k], budget=self._budget)
+        in_block = {memory.id for memory in block.memories}
         return MemoriesRecalled(
             query=text,
-            memories=tuple(memory for memory in wanted if memory in block.memories),
+            memories=tuple(memory for memory in wanted if memory.id in in_block),
             block=block.text,
             by_words_only_because=failure,
         )
@@ -277,8 +280,12 @@ class LongTermMemory(Feature):
         return cast("_Recall", ctx.storage.setdefault(self, _Recall()))
 
 
-def _is_shown(memory: Memory, shown: Sequence[Message], text: str) -> bool:
-    """Whether a model is shown what a memory says anyway."""
+def _unseen(found: Sequence[Memory], shown: Sequence[Message], text: str) -> list[Memory]:
+    """The memories that say what a model is not shown anyway."""
     ids = {message.id for message in shown}
     said = {text, *(message.text for message in shown)}
-    return not ids.isdisjoint(memory.provenance.message_ids) or memory.content in said
+    return [
+        memory
+        for memory in found
+        if ids.isdisjoint(memory.provenance.message_ids) and memory.content not in said
+    ]

@@ -362,10 +362,10 @@ async def test_events_are_sent_to_handlers() -> None:
         seen.append(type(event).__name__)
 
     await agent.run("?")
-    assert seen == [
-        "RunStarted", "ModelCallStarted", "ModelCallCompleted", "ToolCallStarted",
-        "ToolCallCompleted", "ModelCallStarted", "ModelCallCompleted", "RunCompleted",
-    ]  # fmt: skip
+    node = ["NodeStarted", "NodeCompleted"]
+    asking = ["NodeStarted", "ModelCallStarted", "ModelCallCompleted", "NodeCompleted"]
+    running = ["NodeStarted", "ToolCallStarted", "ToolCallCompleted", "NodeCompleted"]
+    assert seen == ["RunStarted", *node, *asking, *running, *asking, "RunCompleted"]
 
     @agent.on_event
     def refuse(event: Event) -> None:

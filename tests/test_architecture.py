@@ -22,6 +22,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROWS = [
     {"errors", "clock", "mappings"},
     {"messages", "values", "instances", "scalars"},
+    {"saying"},
     {"codec", "views", "marks", "conditions"},
     {"memory"},
     {"scripts"},
@@ -48,13 +49,17 @@ ROWS = [
     {"recalled"},
     {"asking", "summaries"},
     {"compression"},
+    {"fact_compression"},
     {"sessions"},
     {"llm", "triggers"},
     {"events"},
+    {"feature"},
     {"run"},
+    {"graph", "graph_edges", "graph_nodes"},
     {"strategy", "features", "run_stream"},
     {"agent"},
     {"sync_sessions", "sync_memories"},
+    {"sync_strategies"},
     {"sync"},
     {"cli_terminal"},
     {"cli_memory", "cli_chat"},
@@ -119,9 +124,9 @@ def test_each_library_has_its_place(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_files_are_small(path: Path) -> None:
-    """No file has more than 430 lines, and each begins by saying what it is for."""
+    """No file has more than 400 lines, and each begins by saying what it is for."""
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= 430
+    assert len(text.splitlines()) <= 400
     assert text.startswith('"""')
 
 

@@ -28,9 +28,8 @@ from tenure.messages import (
     ToolResult,
     Usage,
     UserMessage,
-    assistant,
-    user,
 )
+from tenure.saying import assistant, user
 from tenure.testing.histories import random_history
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

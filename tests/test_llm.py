@@ -19,18 +19,10 @@ from tenure.errors import (
     SessionClosedError,
 )
 from tenure.llm import LLMContext
-from tenure.messages import (
-    AssistantMessage,
-    Reasoning,
-    SystemMessage,
-    Text,
-    ToolCall,
-    assistant,
-    tool_result,
-    user,
-)
+from tenure.messages import AssistantMessage, Reasoning, SystemMessage, Text, ToolCall
 from tenure.models import Model, ModelRequest, StreamFrame
 from tenure.prompt import LLMParams, Prompt
+from tenure.saying import assistant, tool_result, user
 from tenure.sessions import ReadSession, WriteSession
 from tenure.testing import ScriptedModel
 from tenure.testing.scripted import Reply

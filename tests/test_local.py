@@ -19,19 +19,10 @@ import pytest
 from tenure import local
 from tenure.errors import MissingExtraError, ModelRequestError, UsageError
 from tenure.local import LocalModel
-from tenure.messages import (
-    Media,
-    Message,
-    Reasoning,
-    Text,
-    ToolCall,
-    assistant,
-    system,
-    tool_result,
-    user,
-)
+from tenure.messages import Media, Message, Reasoning, Text, ToolCall
 from tenure.models import Model, ModelRequest, PartEnd, StreamEnd, TextDelta, resolve_model
 from tenure.prompt import LLMParams
+from tenure.saying import assistant, system, tool_result, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -319,7 +310,7 @@ def test_a_program_that_uses_it_prints_nothing_and_is_not_reachable() -> None:
     program = (
         "import asyncio, os\n"
         "from tenure.local import LocalModel\n"
-        "from tenure.messages import user\n"
+        "from tenure import user\n"
         "from tenure.models import ModelRequest\n"
         "request = ModelRequest(messages=(user('Hello!'),))\n"
         "asyncio.run(LocalModel().respond(request))\n"

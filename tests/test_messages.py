@@ -25,11 +25,8 @@ from tenure.messages import (
     ToolResult,
     Usage,
     UserMessage,
-    assistant,
-    system,
-    tool_result,
-    user,
 )
+from tenure.saying import assistant, system, tool_result, user
 from tenure.testing import ManualClock
 
 PICTURE = Media(media_type="image/png", data=b"png")

@@ -18,11 +18,9 @@ from tenure.messages import (
     ToolMessage,
     ToolResult,
     Usage,
-    assistant,
-    tool_result,
-    user,
 )
 from tenure.prompt import LLMParams, NamedTool, Prompt
+from tenure.saying import assistant, tool_result, user
 from tenure.testing.histories import random_history
 from tenure.views import paired_results
 

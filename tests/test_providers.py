@@ -47,10 +47,6 @@ from tenure.messages import (
     ToolResult,
     Usage,
     UserMessage,
-    assistant,
-    system,
-    tool_result,
-    user,
 )
 from tenure.models import (
     Model,
@@ -66,6 +62,7 @@ from tenure.models import (
 )
 from tenure.prompt import LLMParams, NamedTool
 from tenure.providers import ProviderModel
+from tenure.saying import assistant, system, tool_result, user
 from tenure.tools import ToolSpec
 from tenure.translation import content_of, media_of, model_messages, reply_of, response_of
 

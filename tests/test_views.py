@@ -21,11 +21,8 @@ from tenure.messages import (
     ToolCall,
     ToolMessage,
     ToolResult,
-    assistant,
-    system,
-    tool_result,
-    user,
 )
+from tenure.saying import assistant, system, tool_result, user
 from tenure.testing.histories import random_history
 from tenure.views import UNANSWERED, paired_results, valid_view, with_call_ids
 from tenure.windows import window

@@ -13,13 +13,11 @@ from tenure.agent import Agent
 from tenure.clock import Clock, SystemClock
 from tenure.compression import (
     Chunked,
-    Concept,
     FromLastNMessages,
     FromTimestamp,
     HistoryCompression,
     KeepLastN,
     NoCompression,
-    RetrieveFactsFromHistory,
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
     composed,
@@ -48,6 +46,7 @@ from tenure.errors import (
     StoreError,
     StoreOpenError,
     StructuredOutputError,
+    StuckInNodeError,
     TenureError,
     UnknownConversationError,
     UnknownModelError,
@@ -60,6 +59,8 @@ from tenure.events import (
     MemoriesStored,
     ModelCallCompleted,
     ModelCallStarted,
+    NodeCompleted,
+    NodeStarted,
     RunCompleted,
     RunFailed,
     RunResult,
@@ -67,6 +68,8 @@ from tenure.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from tenure.fact_compression import Concept, RetrieveFactsFromHistory
+from tenure.feature import Feature
 from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
 from tenure.features.ingestion import Turn, facts
 from tenure.features.preprocessing import (
@@ -77,6 +80,7 @@ from tenure.features.preprocessing import (
 )
 from tenure.features.recall import LongTermMemory
 from tenure.generations import EmbeddingOutcome
+from tenure.graph import Graph, Node
 from tenure.llm import LLMContext
 from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
 from tenure.memories import Memories
@@ -95,10 +99,6 @@ from tenure.messages import (
     ToolResult,
     Usage,
     UserMessage,
-    assistant,
-    system,
-    tool_result,
-    user,
 )
 from tenure.models import (
     Model,
@@ -112,8 +112,9 @@ from tenure.models import (
     ToolCallDelta,
 )
 from tenure.prompt import LLMParams, NamedTool, Prompt, ToolChoice
-from tenure.run import Feature, RunContext
+from tenure.run import RunContext
 from tenure.run_stream import RunStream
+from tenure.saying import assistant, system, tool_result, user
 from tenure.sessions import ReadSession, WriteSession
 from tenure.stores import Conversation, InMemoryStore, Store, open_store
 from tenure.stores.base import Appended, Branch, Entry, Forgotten, Lease, Participant
@@ -156,6 +157,7 @@ __all__ = [
     "Forgotten",
     "FromLastNMessages",
     "FromTimestamp",
+    "Graph",
     "HistoryCompression",
     "HistoryNotStoredError",
     "InMemoryStore",
@@ -186,6 +188,9 @@ __all__ = [
     "NestedSessionError",
     "NewMemory",
     "NoCompression",
+    "Node",
+    "NodeCompleted",
+    "NodeStarted",
     "Opaque",
     "OutputSchema",
     "Owner",
@@ -217,6 +222,7 @@ __all__ = [
     "StreamFrame",
     "StructuredOutputError",
     "StructuredResult",
+    "StuckInNodeError",
     "Summarizer",
     "SystemClock",
     "SystemMessage",

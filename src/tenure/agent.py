@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.errors import InvalidValueError, UsageError
 from tenure.events import EventHandler, RunCompleted, RunFailed, RunResult, RunStarted
+from tenure.feature import Feature, in_order
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.default_conversation import DefaultConversation, default_session_id
 from tenure.features.recall import LongTermMemory
@@ -28,7 +29,7 @@ from tenure.memory import Owner
 from tenure.messages import Message, SystemMessage, Text
 from tenure.models import Model, resolve_model
 from tenure.prompt import LLMParams, Prompt
-from tenure.run import Feature, RunContext, Strategy, in_order
+from tenure.run import RunContext, Strategy
 from tenure.run_stream import RunStream
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id

@@ -16,10 +16,11 @@ from typing import Any, Protocol, TypeVar, cast
 from tenure.clock import Clock
 from tenure.editing import Reading, SessionState
 from tenure.errors import BudgetError, SessionClosedError, UsageError
-from tenure.messages import AssistantMessage, Message, SystemMessage, system, user
+from tenure.messages import AssistantMessage, Message, SystemMessage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame, checked_reply
 from tenure.prompt import NamedTool, ToolChoice
 from tenure.recalled import Attached
+from tenure.saying import system, user
 from tenure.streams import SessionStream
 from tenure.structured import OutputSchema
 from tenure.tokens import TokenEstimator

@@ -34,9 +34,10 @@ from tenure.features.preprocessing import WindowSizePreprocessor, WindowTokensPr
 from tenure.features.recall import LongTermMemory
 from tenure.memories import Memories
 from tenure.memory import Memory
-from tenure.messages import Message, user
+from tenure.messages import Message
 from tenure.models import TextDelta
 from tenure.recalled import Attached
+from tenure.saying import user
 from tenure.stores import Store
 from tenure.stores.checks import checked_session_id
 from tenure.tokens import TokenEstimator

@@ -19,15 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from html import escape
-from typing import Literal, cast
 
 from tenure.clock import in_utc
-from tenure.errors import InvalidValueError, StructuredOutputError
+from tenure.errors import InvalidValueError
 from tenure.marks import covered_ids, is_pinned, is_summary
 from tenure.messages import Message, SystemMessage, ToolCall, UserMessage
-from tenure.structured import OutputSchema
-from tenure.summaries import SUMMARISER, Summarizer, transcript
+from tenure.summaries import Summarizer
 from tenure.views import paired_results
 from tenure.windows import grouped
 
@@ -139,10 +136,10 @@ class WholeHistoryMultipleSystemMessages(HistoryCompression):
         self, messages: Sequence[Message], summarizer: Summarizer
     ) -> Sequence[Message]:
         """Return the blocks, one behind the other. Asks once for each."""
-        if not _material(messages):
+        if not material(messages):
             return messages
         shorter: list[Message] = []
-        for block in _blocks(_finished(messages)):
+        for block in _blocks(finished(messages)):
             shorter += composed(block, [await summarizer.tldr(block)], memory=summarizer.memory)
         left = pending(messages)
         return [*shorter, *(m for i, m in enumerate(messages) if i in left)]
@@ -201,10 +198,10 @@ class Chunked(HistoryCompression):
         self, messages: Sequence[Message], summarizer: Summarizer
     ) -> Sequence[Message]:
         """Return what is kept, and the summaries in order. Asks once for each."""
-        if not _material(messages):
+        if not material(messages):
             return messages
-        finished = _finished(messages)
-        chunks = [finished[i : i + self.size] for i in range(0, len(finished), self.size)]
+        done = finished(messages)
+        chunks = [done[i : i + self.size] for i in range(0, len(done), self.size)]
         summaries = [await summarizer.tldr(chunk) for chunk in chunks]
         return composed(messages, summaries, memory=summarizer.memory)
 
@@ -248,97 +245,6 @@ class KeepLastN(HistoryCompression):
         return grouped(messages, last | {*users[-1:]}) | pending(messages)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Concept:
-    """What facts are wanted about.
-
-    Args:
-        keyword: A short name, such as `"diet"`.
-        description: What to look for, in a sentence.
-        fact_type: Whether one fact is wanted, or as many as there are.
-    """
-
-    keyword: str
-    description: str
-    fact_type: Literal["single", "multiple"] = "multiple"
-
-
-@dataclass(frozen=True)
-class RetrieveFactsFromHistory(HistoryCompression):
-    """Facts about some concepts in the place of the history; one request for each concept.
-
-    Args:
-        concepts: What facts are wanted about.
-        fallback: What to do when there is no fact at all.
-    """
-
-    concepts: Sequence[Concept]
-    fallback: HistoryCompression = NoCompression()  # noqa: RUF009 # has no state
-
-    def __post_init__(self) -> None:
-        given = cast("object", self.concepts)
-        items = cast("Iterable[object]", given) if isinstance(given, Iterable) else (None,)
-        if not all(isinstance(item, Concept) for item in items):
-            raise InvalidValueError(
-                f"{given!r} are no concepts; give a list of Concept(keyword=..., description=...)."
-            )
-        checked_strategy(self.fallback)
-
-    async def compress(
-        self, messages: Sequence[Message], summarizer: Summarizer
-    ) -> Sequence[Message]:
-        """Return what is kept, and one message with the facts.
-
-        A concept whose answer cannot be read is skipped, and logged; other errors are raised.
-        """
-        if not _material(messages):
-            return messages
-        finished = _finished(messages)
-        found = await self.facts(finished, summarizer)
-        if not any(found.values()):
-            return await self.fallback.compress(messages, summarizer)
-        results = sum(len(message.tool_results) for message in finished)
-        summary = summarizer.summary(_facts_text(found, results), finished)
-        return composed(messages, [summary], memory=summarizer.memory)
-
-    async def facts(
-        self, messages: Sequence[Message], summarizer: Summarizer
-    ) -> dict[Concept, list[str]]:
-        """Return the facts that messages hold about each concept, in one request for each."""
-        return {c: await self._facts(c, messages, summarizer) for c in self.concepts}
-
-    async def _facts(
-        self, concept: Concept, messages: Sequence[Message], summarizer: Summarizer
-    ) -> list[str]:
-        count = "the one most important fact" if concept.fact_type == "single" else "every fact"
-        task = (
-            f"{transcript(messages)}\n\nFrom the conversation above, write down {count} about "
-            f"{concept.keyword!r}: {concept.description}\nEach fact is one sentence that can be "
-            "understood alone. Where there is none, answer with an empty list."
-        )
-        try:
-            answer = await summarizer.ask_for(SUMMARISER, task, OutputSchema(list[str]))
-        except StructuredOutputError:
-            _log.warning("The facts about %r could not be read, and are left out.", concept.keyword)
-            return []
-        facts = [*dict.fromkeys(fact.strip() for fact in answer if fact.strip())]
-        return facts[:1] if concept.fact_type == "single" else facts
-
-
-def _facts_text(found: dict[Concept, list[str]], results: int) -> str:
-    # Escaped, so that what somebody once said cannot close the block and pass for instructions.
-    lines = [
-        f'<fact about="{escape(concept.keyword)}">{escape(fact, quote=False)}</fact>'
-        for concept, facts in found.items()
-        for fact in facts
-    ]
-    return (
-        "Here is what is known from the conversation so far. It replaces the conversation itself, in which "
-        f"there were {results} tool results; the state of work that was under way may be missing.\n"
-        "<facts>\n" + "\n".join(lines) + "\n</facts>"
-    )
-
-
 async def _with_one_summary(
     messages: Sequence[Message], summarised: Sequence[Message], summarizer: Summarizer
 ) -> Sequence[Message]:
@@ -346,23 +252,23 @@ async def _with_one_summary(
     wanted = {message.id for message in summarised}
     shown = [
         message
-        for message in _finished(messages)
+        for message in finished(messages)
         if message.id in wanted or isinstance(message, SystemMessage)
     ]
-    if not _material(shown):
+    if not material(shown):
         return messages
     return composed(messages, [await summarizer.tldr(shown)], memory=summarizer.memory)
 
 
-def _finished(messages: Sequence[Message]) -> list[Message]:
+def finished(messages: Sequence[Message]) -> list[Message]:
     """The messages without turns that still have open calls."""
     left = pending(messages)
     return [message for index, message in enumerate(messages) if index not in left]
 
 
-def _material(messages: Sequence[Message]) -> bool:
+def material(messages: Sequence[Message]) -> bool:
     """Whether there is anything to put into words: more than system messages and open turns."""
-    return any(not isinstance(message, SystemMessage) for message in _finished(messages))
+    return any(not isinstance(message, SystemMessage) for message in finished(messages))
 
 
 def _unsummarised(messages: Sequence[Message]) -> list[Message]:
@@ -370,7 +276,7 @@ def _unsummarised(messages: Sequence[Message]) -> list[Message]:
     known = {covered for message in messages for covered in covered_ids(message)}
     return [
         message
-        for message in _finished(messages)
+        for message in finished(messages)
         if not isinstance(message, SystemMessage)
         and not is_summary(message)
         and message.id not in known

@@ -11,7 +11,8 @@
     │   ├── PreprocessorError          a pre-processor that returned something else than messages
     │   ├── UnknownModelError          a model name that nothing answers to
     │   ├── MissingExtraError          an optional package is not installed; an ImportError too
-    │   └── IterationLimitError        an agent that did not finish in `max_iterations` model calls
+    │   ├── IterationLimitError        an agent that did not finish in `max_iterations` steps
+    │   └── StuckInNodeError           a graph with no way on from a node
     ├── StoreError                     the database
     │   ├── StoreOpenError             it cannot be opened: a directory, not SQLite, no permission
     │   ├── SchemaVersionError         it was written by a newer tenure
@@ -85,6 +86,10 @@ class UnknownModelError(UsageError):
 
 class MissingExtraError(UsageError, ImportError):
     """An optional package that this needs is not installed."""
+
+
+class StuckInNodeError(UsageError):
+    """No edge of a graph matches what a node returned; nothing of the run is stored."""
 
 
 class IterationLimitError(UsageError):

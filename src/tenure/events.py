@@ -107,6 +107,32 @@ class ToolCallCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStarted:
+    """A node of a graph is executed.
+
+    Args:
+        path: The names of the graph, of the nodes around it, and its own, with slashes between them.
+        input: What it is given.
+    """
+
+    path: str
+    input: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCompleted:
+    """A node of a graph has returned.
+
+    Args:
+        path: See `NodeStarted`.
+        output: What it returned.
+    """
+
+    path: str
+    output: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted:
     """The run succeeded, and what there was to store is stored."""
 
@@ -131,6 +157,8 @@ Event: TypeAlias = (
     | ModelCallCompleted
     | ToolCallStarted
     | ToolCallCompleted
+    | NodeStarted
+    | NodeCompleted
     | RunCompleted
     | RunFailed
 )

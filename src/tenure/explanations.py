@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tenure.errors import BudgetError
-from tenure.messages import Message, Part, Reasoning, SystemMessage, ToolResult, user
+from tenure.messages import Message, Part, Reasoning, SystemMessage, ToolResult
+from tenure.saying import user
 from tenure.views import paired_results, valid_view, with_tools_as_text
 from tenure.windows import TokenBudget, cost_as_text, fitted
 

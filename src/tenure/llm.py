@@ -18,6 +18,7 @@ import re
 from collections import deque
 from contextlib import suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -102,6 +103,16 @@ class LLMContext:
     def reset(self, prompt: Prompt) -> None:
         """Start from another prompt. Only while no session is open: before a run's strategy starts."""
         self._shared.state = replace(self._shared.state, prompt=prompt)
+
+    def fork(self, outside: Outside) -> LLMContext:
+        """A context that begins as this one is now, and goes its own way."""
+        other = copy(self)
+        other._shared = replace(self._shared, outside=outside, lock=_ReadWriteLock())
+        return other
+
+    def adopt(self, other: LLMContext) -> None:
+        """Take over what another one has come to. Only while no session of either is open."""
+        self._shared.state = other._shared.state
 
     def limit(self, budget: TokenBudget) -> None:
         """Have no request cost more than this; the oldest messages are left out of it first.

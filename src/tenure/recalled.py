@@ -13,7 +13,8 @@ from html import escape
 
 from tenure.marks import is_summary
 from tenure.memory import Memory
-from tenure.messages import Message, Text, UserMessage, user
+from tenure.messages import Message, Text, UserMessage
+from tenure.saying import user
 from tenure.tokens import TokenEstimator
 
 BEGIN = (

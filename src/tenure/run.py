@@ -19,9 +19,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from tenure.errors import IterationLimitError, ModelRequestError
 from tenure.events import (
@@ -29,10 +31,12 @@ from tenure.events import (
     EventHandler,
     ModelCallCompleted,
     ModelCallStarted,
-    RunResult,
+    NodeCompleted,
+    NodeStarted,
     ToolCallCompleted,
     ToolCallStarted,
 )
+from tenure.feature import Feature
 from tenure.llm import LLMContext
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
@@ -41,7 +45,7 @@ from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
     from tenure.clock import Clock
-    from tenure.memory import NewMemory, Owner
+    from tenure.memory import Owner
     from tenure.stores import Store
     from tenure.stores.leases import OnBusy
     from tenure.stores.records import Appended
@@ -52,84 +56,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# --- features ------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Spent:
+    """What a run and its forks have used up together."""
 
-
-class Feature:
-    """A part that can be added to an agent: a class with some of these hooks.
-
-    One object serves all runs of its agent, several at once; what belongs to a run goes into
-    `ctx.storage`. A hook that raises fails the run. Start hooks run in the order of `runs_after`, and
-    among equals in the order of installation; end hooks likewise.
-    """
-
-    runs_after: ClassVar[tuple[type[Feature], ...]] = ()
-    """Features whose hooks run before this one's, wherever they were installed."""
-
-    tools: Sequence[Tool] = ()
-    """What the feature gives its agent's model to call, known when it is installed."""
-
-    def on_install(self, store: Store | None, owner: Owner) -> None:
-        """The feature was given to an agent, whose store this is, and who owns its memories."""
-
-    async def on_run_start(self, ctx: RunContext) -> None:
-        """A run begins; nothing was asked yet."""
-
-    async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
-        """The strategy has succeeded. What this raises, the caller of the run gets."""
-
-    async def to_remember(
-        self, ctx: RunContext, store: Store, messages: Sequence[Message]
-    ) -> Sequence[NewMemory]:
-        """A run that succeeded is about to be stored; return what its owner is to remember of it.
-
-        It is written to the same store in the same transaction, and is in `ctx.stored` afterwards.
-
-        Args:
-            ctx: The run.
-            store: Where its conversation is.
-            messages: What is stored of it, as pre-processors have left it.
-        """
-        return ()
-
-    async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
-        """The run has failed or was cancelled; `error` is raised on afterwards."""
-
-    async def before_model_call(self, ctx: RunContext, request: ModelRequest) -> ModelRequest:
-        """Return the request to send: this one, or another in its place. History stays as it is."""
-        return request
-
-    async def after_model_call(
-        self, ctx: RunContext, request: ModelRequest, reply: AssistantMessage
-    ) -> None:
-        """The model has answered."""
-
-    async def before_tool_call(self, ctx: RunContext, call: ToolCall) -> None:
-        """A tool is about to run."""
-
-    async def after_tool_call(self, ctx: RunContext, call: ToolCall, outcome: ToolOutcome) -> None:
-        """A tool call has come to something."""
-
-
-def in_order(features: Iterable[Feature]) -> list[Feature]:
-    """Return features so that each comes after those it `runs_after`; otherwise as they are."""
-    left = list(features)
-    ordered: list[Feature] = []
-    while left:
-        free = next(
-            (
-                feature
-                for feature in left
-                if not any(isinstance(o, feature.runs_after) for o in left if o is not feature)
-            ),
-            left[0],  # a circle: the order of installation decides
-        )
-        left.remove(free)
-        ordered.append(free)
-    return ordered
-
-
-# --- the context ---------------------------------------------------------------------------------
+    model_calls: int = 0
+    nodes: int = 0
+    usage: Usage = field(default_factory=Usage)
 
 
 class RunContext:
@@ -145,7 +78,6 @@ class RunContext:
         output_schema: The type that the run's output is to have; None for the reply's text.
         compression: When the default strategy compresses the history, or None for never.
         storage: For whoever needs to keep something until the run ends.
-        usage: The tokens of the requests so far.
         owner: Whose run it is: the agent and perhaps its user.
         stored: What came of storing the run's messages; None before the end, or without a store.
     """
@@ -181,7 +113,7 @@ class RunContext:
         self.compression = compression
         self.clock = clock
         self.storage: dict[object, object] = {}
-        self.usage = Usage()
+        self._spent = _Spent()
         self.llm = LLMContext(
             prompt=prompt,
             model=model,
@@ -196,8 +128,12 @@ class RunContext:
         self._features = features
         self._handlers = handlers
         self._max_iterations = max_iterations
-        self._iterations = 0
         self._is_streaming = is_streaming
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the run's requests so far."""
+        return self._spent.usage
 
     @property
     def initial_messages(self) -> tuple[Message, ...]:
@@ -246,6 +182,43 @@ class RunContext:
         outcomes = await _all(self._execute_tool(call) for call in calls)
         results = tuple(o.result_of(c) for o, c in zip(outcomes, calls, strict=True))
         return ToolMessage(parts=results, id=self.clock.new_id(), created_at=self.clock.now())
+
+    def fork(self) -> RunContext:
+        """A context whose prompt and storage begin as these are; all the rest is shared."""
+        other = copy(self)
+        other.storage = dict(self.storage)
+        other.llm = self.llm.fork(other)
+        return other
+
+    def adopt(self, other: RunContext) -> None:
+        """Go on with the prompt and the storage of a fork. Only while no session is open."""
+        self.storage = other.storage
+        self.llm.adopt(other.llm)
+
+    @asynccontextmanager
+    async def node(self, path: str, value: object, *, counts: bool) -> AsyncGenerator[list[object]]:
+        """What a run does around a node of a graph: hooks, events, counting.
+
+        The block appends the output to the list that it is given.
+
+        Raises:
+            IterationLimitError: The run has executed too many nodes.
+        """
+        if counts:
+            if self._spent.nodes == self._max_iterations:
+                raise IterationLimitError(
+                    f"The agent did not finish within max_iterations={self._max_iterations} nodes; "
+                    "raise max_iterations, or give the graph a shorter way to its finish."
+                )
+            self._spent.nodes += 1
+        for feature in self._features:
+            await feature.before_node(self, path, value)
+        await self.send(NodeStarted(path=path, input=value))
+        outputs: list[object] = []
+        yield outputs
+        for feature in self._features:
+            await feature.after_node(self, path, outputs[0])
+        await self.send(NodeCompleted(path=path, output=outputs[0]))
 
     async def send(self, event: Event) -> None:
         """Give an event to every handler, in the order in which they were added."""
@@ -313,12 +286,12 @@ class RunContext:
         return outcome
 
     async def _before(self, request: ModelRequest) -> ModelRequest:
-        if self._iterations == self._max_iterations:
+        if self._spent.model_calls == self._max_iterations:
             raise IterationLimitError(
                 f"The agent did not finish within max_iterations={self._max_iterations} model "
                 "calls; raise max_iterations, or give the model a way to finish."
             )
-        self._iterations += 1
+        self._spent.model_calls += 1
         for feature in self._features:
             request = await feature.before_model_call(self, request)
         await self.send(ModelCallStarted(request=request))
@@ -326,7 +299,7 @@ class RunContext:
 
     async def _after(self, request: ModelRequest, reply: AssistantMessage) -> None:
         if reply.usage is not None:
-            self.usage += reply.usage
+            self._spent.usage += reply.usage
             if self.compression is not None:
                 self.compression.learn(request, reply.usage)
         for feature in self._features:

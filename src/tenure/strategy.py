@@ -1,30 +1,33 @@
-"""What an agent does with an input. The default is the tool loop; any async function will do."""
+"""What an agent does with an input. The default is the tool loop, a graph; any async function will do."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenure.messages import Message, user
+from tenure.graph import Graph
+from tenure.graph_edges import on_condition, transformed
+from tenure.messages import AssistantMessage, Message
+from tenure.run import RunContext
+from tenure.saying import user
 
 if TYPE_CHECKING:
     from tenure.compression import HistoryCompression
-    from tenure.run import RunContext
 
 
-async def tool_loop(ctx: RunContext, text: str) -> object:
-    """Ask the model, run the tools that it calls, tell it the results, until it calls none.
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A reply, and what it is worth to the caller of the run."""
 
-    Tool calls take precedence over text: a reply that has both runs its tools. No session is open while
-    tools run, so that they may open one.
+    reply: AssistantMessage
+    output: object
 
-    Returns:
-        The text of the last reply; with `Agent(output_type=...)` the value in it.
 
-    Raises:
-        StructuredOutputError: The last reply is not of the output type, and could not be repaired.
-    """
-    turn: Message = user(text, clock=ctx.clock)
-    while True:
+def _tool_loop() -> Graph[str, object]:
+    graph = Graph[str, object]("tool_loop", counts_nodes=False)
+
+    @graph.node
+    async def ask(ctx: RunContext, turn: Message) -> _Answer:
         # What is said is in the context before the model is asked, so that a run that fails has it.
         async with ctx.llm.write_session() as session:
             if ctx.compression is not None:  # before the turn, which has to stay as it is
@@ -33,15 +36,39 @@ async def tool_loop(ctx: RunContext, text: str) -> object:
         async with ctx.llm.write_session() as session:
             if ctx.output_schema is None:
                 reply = await session.request_llm()
-                output: object = reply.text
-            else:
-                result = await session.request_llm_structured(
-                    ctx.output_schema, allow_tool_calls=True
-                )
-                reply, output = result.message, result.unwrap()
-        if not reply.tool_calls:
-            return output
-        turn = await ctx.execute_tools(reply.tool_calls)
+                return _Answer(reply, reply.text)
+            result = await session.request_llm_structured(ctx.output_schema, allow_tool_calls=True)
+            return _Answer(result.message, result.unwrap())
+
+    @graph.node
+    async def execute_tools(ctx: RunContext, answer: _Answer) -> Message:
+        return await ctx.execute_tools(answer.reply.tool_calls)
+
+    def calls_tools(answer: _Answer) -> bool:
+        return bool(answer.reply.tool_calls)
+
+    def output(answer: _Answer) -> object:
+        return answer.output
+
+    @graph.node
+    def say(ctx: RunContext, text: str) -> Message:
+        return user(text, clock=ctx.clock)
+
+    graph.edge(graph.start, say)
+    graph.edge(say, ask)
+    graph.edge(ask, execute_tools, on_condition(calls_tools))
+    graph.edge(execute_tools, ask)
+    graph.edge(ask, graph.finish, transformed(output))
+    return graph
+
+
+tool_loop = _tool_loop()
+"""The default strategy: ask, run the tools that are called, tell the results, until none is called.
+
+Tool calls take precedence over text: a reply that has both runs its tools. No session is open while tools
+run, so that they may open one. The output is the text of the last reply; with `Agent(output_type=...)` the
+value in it, or `StructuredOutputError` when it is not of that type and could not be repaired.
+"""
 
 
 async def llm_compress_history(

@@ -17,14 +17,8 @@ from tenure.portal import PORTAL
 from tenure.run import Strategy
 from tenure.signatures import is_async
 from tenure.sync_memories import Memories
-from tenure.sync_sessions import (
-    LLMContext,
-    PlainStrategy,
-    ReadSession,
-    RunContext,
-    WriteSession,
-    in_a_thread,
-)
+from tenure.sync_sessions import LLMContext, ReadSession, WriteSession
+from tenure.sync_strategies import PlainStrategy, RunContext, in_a_thread
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from tenure.compression import Concept, RetrieveFactsFromHistory
 from tenure.errors import InvalidValueError
+from tenure.fact_compression import Concept, RetrieveFactsFromHistory
 from tenure.marks import is_summary
 from tenure.messages import AssistantMessage, Message, UserMessage
 

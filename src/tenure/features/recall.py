@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from tenure.errors import EmbeddingError, InvalidValueError
 from tenure.events import MemoriesRecalled, MemoriesStored, RunResult
+from tenure.feature import Feature
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.ingestion import Ingest, Turn, texts_of
 from tenure.features.recall_tools import recall_tools_of
 from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
 from tenure.recalled import recalled_block
-from tenure.run import Feature, RunContext
+from tenure.run import RunContext
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.memory_base import MemoryQuery
 

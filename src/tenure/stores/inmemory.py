@@ -55,11 +55,11 @@ from tenure.stores.inmemory_log import (
     appended,
     described,
     entry_of,
+    forgotten,
     new_rows,
     place_in_list,
     redacted,
     unknown_to,
-    without_runs,
 )
 from tenure.stores.inmemory_memories import InMemoryMemoryStore
 from tenure.stores.memory_checks import checked_owner, checked_participant, refuse_writing
@@ -192,31 +192,16 @@ class InMemoryStore(Leasing, Store):
     async def forget(self, owner: Owner) -> Forgotten:
         refuse_writing(checked_owner(owner))
         with self._locked() as now:
-            forgotten = Forgotten(memories=self.memories(owner).forget())
-            for (tenant, session_id), log in sorted(self._shelf.logs.items()):
-                own = [run_id for run_id, whose in log.runs.items() if whose == owner]
-                if tenant != self.tenant or not own:
-                    continue
-                if len(own) == len(log.runs):
-                    gone = len(log.branches[log.branch].rows)
-                    names = (*forgotten.conversations, session_id)
-                    forgotten = replace(forgotten, conversations=names)
-                    del self._shelf.logs[tenant, session_id]
-                    self._shelf.turns.pop((tenant, session_id), None)
-                else:
-                    gone = without_runs(log, own, now)
-                    forgotten = replace(forgotten, shared=(*forgotten.shared, session_id))
-                forgotten = replace(forgotten, messages=forgotten.messages + gone)
-            return forgotten
+            count = self.memories(owner).forget()
+            return replace(forgotten(self._shelf, self.tenant, owner, now), memories=count)
 
     # --- reading ---
 
     async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
         last = checked_limit(last, "last")
         entries = await self.entries(session_id)
-        if last is not None:
-            entries = entries[max(0, len(entries) - last) :]
-        return [entry.message for entry in entries]
+        first = 0 if last is None else max(0, len(entries) - last)
+        return [entry.message for entry in entries[first:]]
 
     async def entries(
         self,
@@ -293,10 +278,8 @@ class InMemoryStore(Leasing, Store):
             if owner is not None:
                 log.runs.setdefault(run_id, owner)
             branch = log.branches[number]
-            own = [row for row in branch.rows if row.seq > branch.parent_seq]
-            seq = own[-1].seq if own else branch.parent_seq
-            add_rows(branch.rows, new, seq)
-            return sum(row.seq > branch.parent_seq for row in branch.rows)
+            add_rows(branch.rows, new, branch.own[-1].seq if branch.own else branch.parent_seq)
+            return len(branch.own)
 
     async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
         with self._locked():
@@ -304,8 +287,7 @@ class InMemoryStore(Leasing, Store):
             number = log.run_branch(run_id) if log is not None else None
             if log is None or number is None:
                 return []
-            branch = log.branches[number]
-            return [entry_of(row) for row in branch.rows if row.seq > branch.parent_seq]
+            return [entry_of(row) for row in log.branches[number].own]
 
     async def commit_run(
         self,
@@ -320,8 +302,7 @@ class InMemoryStore(Leasing, Store):
             number = log.run_branch(run_id) if log is not None else None
             if log is None or number is None:
                 return appended(session_id, log, 0)
-            branch = log.branches.pop(number)
-            own = [row for row in branch.rows if row.seq > branch.parent_seq]
+            own = log.branches.pop(number).own
             if not unknown_to(log.branches[log.branch].rows, own):
                 return appended(session_id, log, 0)
             own = [replace(row, is_failed=is_failed) for row in own]

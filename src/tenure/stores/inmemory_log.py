@@ -12,7 +12,7 @@ from tenure.codec import from_json, to_json
 from tenure.marks import covered_ids
 from tenure.memory import Owner
 from tenure.messages import Message, Usage
-from tenure.stores.base import Appended, Conversation, Entry, Redaction
+from tenure.stores.base import Appended, Conversation, Entry, Forgotten, Redaction
 from tenure.stores.checks import (
     checked_message_ids,
     checked_name,
@@ -41,6 +41,11 @@ class LogBranch:
     parent_seq: int
     run_id: str | None
     rows: list[LogRow]  # the whole history, what it shares with its parent included
+
+    @property
+    def own(self) -> list[LogRow]:
+        """The rows that it does not share with its parent."""
+        return [row for row in self.rows if row.seq > self.parent_seq]
 
 
 @dataclass(slots=True)
@@ -142,7 +147,7 @@ def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     return row if body == row.body else replace(row, body=body)
 
 
-def without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
+def _without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
     """Take out of a log what some runs have written, and the summaries of it; return how much."""
     gone: set[str] = set()
     for run_id in run_ids:
@@ -165,6 +170,25 @@ def without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
     if gone:
         log.commit(now)
     return len(gone)
+
+
+def forgotten(shelf: Shelf, tenant: str, owner: Owner, now: datetime) -> Forgotten:
+    """Remove what an owner's runs have written; returns what that was, but for memories."""
+    gone = Forgotten()
+    for (whose, session_id), log in sorted(shelf.logs.items()):
+        own = [run_id for run_id, participant in log.runs.items() if participant == owner]
+        if whose != tenant or not own:
+            continue
+        if len(own) == len(log.runs):
+            messages = len(log.branches[log.branch].rows)
+            gone = replace(gone, conversations=(*gone.conversations, session_id))
+            del shelf.logs[tenant, session_id]
+            shelf.turns.pop((tenant, session_id), None)
+        else:
+            messages = _without_runs(log, own, now)
+            gone = replace(gone, shared=(*gone.shared, session_id))
+        gone = replace(gone, messages=gone.messages + messages)
+    return gone
 
 
 def entry_of(row: LogRow) -> Entry:

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from tenure.errors import InvalidValueError
-from tenure.messages import Media, Message, Usage, tool_result, user
+from tenure.messages import Media, Message, Usage
+from tenure.saying import tool_result, user
 from tenure.stores.base import Appended, Entry, OnConflict, Store
 from tenure.testing.conformance_suite import (
     ODD_NAMES,

@@ -12,7 +12,8 @@ from tenure.errors import (
     InvalidValueError,
     UnknownConversationError,
 )
-from tenure.messages import Media, Message, Usage, user
+from tenure.messages import Media, Usage
+from tenure.saying import user
 from tenure.stores.base import Appended, Branch, Store
 from tenure.testing.conformance_suite import (
     StoreSuite,
@@ -379,10 +380,9 @@ class ForkConformance(StoreSuite):
     async def test_a_fork_keeps_big_media(self, store: Store) -> None:
         """Big media stay with a fork when the parent redacts them or is deleted."""
         picture = Media(media_type="image/png", data=b"\xff\0" * 50_000)
-        messages: list[Message] = [user("look", picture), user("and", picture)]
-        await store.append("s", messages)
-        await store.fork("s", "f")
-        await store.fork("s", "g", after=1)
+        await store.append("s", messages := [user("look", picture), user("and", picture)])
+        for name, after in (("f", None), ("g", 1)):
+            await store.fork("s", name, after=after)
         await store.redact("s", lambda message: None if message.text == "look" else message)
         assert await store.read("f") == messages
         await store.delete("s")

@@ -14,7 +14,8 @@ from tenure.errors import (
     InvalidValueError,
     UnknownConversationError,
 )
-from tenure.messages import Message, Usage, assistant, user
+from tenure.messages import Message, Usage
+from tenure.saying import assistant, user
 from tenure.stores.base import Store
 from tenure.testing.conformance_suite import (
     StoreSuite,

@@ -13,7 +13,8 @@ from tenure.errors import (
     StoreClosedError,
     UnknownConversationError,
 )
-from tenure.messages import Media, user
+from tenure.messages import Media
+from tenure.saying import user
 from tenure.stores.base import Lease, Store
 from tenure.testing.conformance_suite import (
     StoreSuite,

@@ -9,7 +9,8 @@ import pytest
 from tenure.errors import ConflictError, InvalidValueError, LeaseLostError, UsageError
 from tenure.marks import COVERS
 from tenure.memory import NewMemory, Owner, Provenance
-from tenure.messages import Message, assistant
+from tenure.messages import Message
+from tenure.saying import assistant
 from tenure.stores.base import Lease, Store
 from tenure.stores.memory_base import MemoryQuery
 from tenure.stores.records import Forgotten, Participant

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from tenure.errors import InvalidValueError
-from tenure.messages import Media, Usage, user
+from tenure.messages import Media, Usage
+from tenure.saying import user
 from tenure.stores.base import Appended, Entry, Store
 from tenure.testing.conformance_suite import (
     StoreSuite,

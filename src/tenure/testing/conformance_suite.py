@@ -23,10 +23,8 @@ from tenure.messages import (
     ToolMessage,
     ToolResult,
     Usage,
-    assistant,
-    system,
-    user,
 )
+from tenure.saying import assistant, system, user
 from tenure.stores.base import Conversation, Entry, Store
 
 ODD_NAMES = (

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from tenure.errors import InvalidValueError, UsageError
-from tenure.messages import AssistantMessage, Reasoning, Text, ToolCall, assistant
+from tenure.messages import AssistantMessage, Reasoning, Text, ToolCall
 from tenure.models import (
     ModelProfile,
     ModelRequest,
@@ -18,6 +18,7 @@ from tenure.models import (
     TextDelta,
     ToolCallDelta,
 )
+from tenure.saying import assistant
 
 _Said: TypeAlias = str | AssistantMessage | BaseException
 Reply: TypeAlias = _Said | Callable[[ModelRequest], _Said | Awaitable[_Said]]

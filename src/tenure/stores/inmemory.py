@@ -53,6 +53,7 @@ from tenure.stores.inmemory_log import (
     Shelf,
     add_rows,
     appended,
+    as_first_logged,
     described,
     entry_of,
     new_rows,
@@ -135,7 +136,9 @@ class InMemoryStore(Leasing, Store):
                     session_id, expected_revision=expected_revision or 0, revision=log.revision
                 )
             checked_after(after, log.last_seq)
-            shared = [row for row in log.branches[log.branch].rows if row.seq <= after]
+            rows = log.branches[log.branch].rows
+            shared = [row for row in rows if row.seq <= after]
+            new = as_first_logged(new, rows)
             number = max(log.branches) + 1
             log.branches[number] = LogBranch(log.branch, after, None, shared)
             log.branch, log.last_seq = number, after

@@ -132,6 +132,17 @@ def add_rows(rows: list[LogRow], new: Iterable[LogRow], last_seq: int) -> list[L
     return added
 
 
+def as_first_logged(new: Iterable[LogRow], rows: Iterable[LogRow]) -> list[LogRow]:
+    """New rows, with the run of those that a history has already: it is still whose they are."""
+    known = {row.message_id: row for row in rows}
+    return [
+        replace(row, run_id=first.run_id, is_failed=first.is_failed)
+        if (first := known.get(row.message_id)) is not None
+        else row
+        for row in new
+    ]
+
+
 def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     """Return a row as a redaction leaves it: itself, changed, or None."""
     message = from_json(row.body)

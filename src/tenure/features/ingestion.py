@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from tenure.compression import Concept, RetrieveFactsFromHistory
 from tenure.errors import InvalidValueError
-from tenure.marks import is_summary
 from tenure.messages import AssistantMessage, Message, UserMessage
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ class Turn:
 
     Args:
         ctx: The run; its model can be asked in a `ctx.llm.read_session()`.
-        messages: Its messages as they are stored, tool calls and results included.
+        messages: Its messages as they are stored, tool calls and results included, summaries not.
     """
 
     ctx: RunContext
@@ -34,9 +33,9 @@ class Turn:
 
     @property
     def reply(self) -> AssistantMessage | None:
-        """The last message of the model that says something; summaries are none."""
+        """The last message of the model that says something."""
         said = (m for m in reversed(self.messages) if isinstance(m, AssistantMessage))
-        return next((m for m in said if m.text.strip() and not is_summary(m)), None)
+        return next((m for m in said if m.text.strip()), None)
 
 
 Ingest: TypeAlias = Literal["turns", "user"] | Callable[[Turn], Awaitable[Iterable[str]]] | None

@@ -21,6 +21,7 @@ from tenure.events import MemoriesRecalled, MemoriesStored, RunResult
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.ingestion import Ingest, Turn, texts_of
 from tenure.features.recall_tools import recall_tools_of
+from tenure.marks import is_summary
 from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
 from tenure.recalled import recalled_block
 from tenure.run import Feature, RunContext
@@ -246,8 +247,9 @@ class LongTermMemory(Feature):
         return await self.memories._found(asked)  # pyright: ignore[reportPrivateUsage] # tells failures
 
     async def _turn(self, ctx: RunContext, messages: Sequence[Message]) -> list[NewMemory]:
-        initial = {message.id for message in ctx.initial_messages}
-        turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id not in initial))
+        # A history that was rewritten is written again with what others have said, and summaries of it.
+        own = {message.id for message in ctx.new_messages if not is_summary(message)}
+        turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id in own))
         return [
             *(
                 self._new(ctx, each.text, each.metadata, message=each.message)

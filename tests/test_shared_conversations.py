@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from json import dumps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tenure import Agent, ChatMemory, InMemoryStore, KeepLastN, LongTermMemory, Store, Turn
+from tenure import (
+    Agent,
+    AssistantMessage,
+    ChatMemory,
+    InMemoryStore,
+    KeepLastN,
+    LongTermMemory,
+    Store,
+    ToolCall,
+    Turn,
+)
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
 from tenure.testing.scripted import Reply
@@ -30,6 +41,11 @@ def agent_of(store: Store, user_id: str | None, *replies: Reply, **options: Any)
     return Agent(
         model=ScriptedModel(list(replies)), name="A", user_id=user_id, store=store, **options
     )
+
+
+def call(name: str, **args: str) -> AssistantMessage:
+    """A reply that calls a tool."""
+    return AssistantMessage(parts=(ToolCall(name=name, args=dumps(args), id="1"),))
 
 
 async def contents(agent: Agent) -> list[str]:
@@ -55,3 +71,18 @@ async def test_what_others_said_is_not_remembered(store: Store, ingest: str) -> 
     assert texts[-4:] == ["I live in Porto", "3", "Bob here", "Hello."]
     assert "Ann has a code." in texts[1]
     assert await contents(bob) == ["Bob here", "Hello."]
+
+
+async def test_the_forget_tool_forgets_in_the_default_conversation(store: Store) -> None:
+    """What a model forgets is gone from there, whether or not code has looked at `agent.memory`."""
+    first = agent_of(store, None, "1")
+    await first.ask("My code is 1234")
+    [said, _] = await first.memory.list(order="asc")
+    memory = LongTermMemory(embedder=None, recall_tools=True)
+    agent = agent_of(store, None, call("forget", memory_id=said.id), "Done.", features=[memory])
+    await agent.ask("Forget my code")
+    assert [m.text for m in await store.read("agent:A") if m.text] == [
+        "1",
+        "Forget my code",
+        "Done.",
+    ]

@@ -16,9 +16,12 @@ from tenure import (
     InMemoryStore,
     KeepLastN,
     LongTermMemory,
+    RunContext,
     Store,
     ToolCall,
     Turn,
+    tool_loop,
+    user,
 )
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
@@ -86,3 +89,48 @@ async def test_the_forget_tool_forgets_in_the_default_conversation(store: Store)
         "Forget my code",
         "Done.",
     ]
+
+
+@pytest.mark.parametrize("is_summarised", [True, False])
+async def test_a_rewritten_history_does_not_bring_back_what_was_forgotten(
+    store: Store, is_summarised: bool
+) -> None:
+    """What is removed while a run goes on that has compressed its history is not written again."""
+    first = agent_of(store, None, *"123456")
+    for text in ("Hi", "I like tea", "My code is 1234", "I like milk", "I live in Porto", "Bye"):
+        await first.ask(text)
+    secret = next(m for m in await first.memory.list() if "1234" in m.content)
+    kept = 1 if is_summarised else 8
+    agent = agent_of(
+        store,
+        None,
+        "A summary.",
+        call("forget", memory_id=secret.id),
+        "Done.",
+        features=[
+            ChatMemory(store).compress_when(messages=kept + 4, strategy=KeepLastN(kept)),
+            LongTermMemory(embedder=None, recall_tools=True),
+        ],
+    )
+    await agent.ask("Forget it")
+    texts = [m.text for m in await store.read("agent:A") if m.text]
+    assert "My code is 1234" not in texts
+    assert any("A summary." in text for text in texts) is not is_summarised
+    assert texts[-3:] == ["6", "Forget it", "Done."]
+
+
+async def test_a_rewritten_history_does_not_bring_back_what_was_redacted(store: Store) -> None:
+    """What is changed in the store while such a run goes on stays as it was changed."""
+    first = agent_of(store, None, *"123")
+    for text in ("Hi", "I like tea", "My code is 1234"):
+        await first.run(text, "s")
+
+    async def redacting(ctx: RunContext, text: str) -> object:
+        await store.redact("s", lambda m: user("My code is X") if "1234" in m.text else m)
+        return await tool_loop(ctx, text)
+
+    memory = ChatMemory(store).compress_when(messages=5, strategy=KeepLastN(1))
+    agent = agent_of(store, None, "A summary.", "Hello.", features=[memory], strategy=redacting)
+    await agent.run("And now?", "s")
+    texts = [m.text for m in await store.read("s")]
+    assert texts[2:] == ["My code is X", "3", "And now?", "Hello."]

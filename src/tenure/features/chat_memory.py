@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
-from itertools import takewhile
 from types import NoneType
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 from weakref import WeakValueDictionary
@@ -40,14 +38,24 @@ from tenure.features.preprocessing import (
     checked_messages,
     processed,
 )
+from tenure.features.sitting import (
+    Sitting,
+    as_loaded,
+    branch_point,
+    is_gone,
+    of_others,
+    removed_meanwhile,
+    shared_length,
+    whole_conversation,
+)
 from tenure.marks import is_summary
 from tenure.memory import Owner
 from tenure.messages import AssistantMessage, Message, UserMessage, user
 from tenure.models import ModelRequest
 from tenure.run import Feature, RunContext
 from tenure.stores import InMemoryStore, Store, open_store
-from tenure.stores.base import Entry, Participant
-from tenure.stores.leases import Held, hold
+from tenure.stores.base import Participant
+from tenure.stores.leases import hold
 from tenure.tokens import OVERHEAD
 
 OnFailure: TypeAlias = Literal["discard", "keep"]
@@ -75,18 +83,6 @@ class ChatHistoryProvider(Protocol):
     def store(self, session_id: str, messages: list[Message]) -> object:
         """Keep these messages as the whole conversation, in place of what was kept before."""
         ...
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sitting:
-    """What one run has of its conversation."""
-
-    held: Held
-    is_first: bool = True
-    loaded: list[Message] = field(default_factory=list[Message])  # before pre-processing
-    hidden: set[str] = field(default_factory=set[str])  # ids of what windows left out of it
-    shown: list[Message] = field(default_factory=list[Message])  # what the run began with
-    history: set[str] = field(default_factory=set[str])  # ids of all of it, if it may be deleted
 
 
 class ChatMemory(ChatOptions, Feature):
@@ -155,7 +151,7 @@ class ChatMemory(ChatOptions, Feature):
             return
         turns = self.provider if isinstance(self.provider, Store) else self._turns
         held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
-        sitting = _Sitting(held=held)
+        sitting = Sitting(held=held)
         ctx.storage[self] = sitting
         if self._retention == "delete" and isinstance(self.provider, Store):
             entries = await self.provider.entries(ctx.session_id)
@@ -268,14 +264,14 @@ class ChatMemory(ChatOptions, Feature):
 
     # --- storing ---
 
-    async def _store(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
+    async def _store(self, ctx: RunContext, session_id: str, sitting: Sitting) -> None:
         if not isinstance(self.provider, Store):
-            messages = _whole(ctx.conversation, sitting)
+            messages = whole_conversation(ctx.conversation, sitting)
             for preprocessor in self._at("store"):
                 messages = await processed(preprocessor, messages)
             await awaited(self.provider.store(session_id, messages))
             return
-        if _shared(ctx.conversation, sitting) == len(sitting.shown):
+        if shared_length(ctx.conversation, sitting) == len(sitting.shown):
             new = ctx.conversation[len(sitting.shown) :]
             written = await as_written(self._at("store"), ctx.conversation, new=new)
             ctx.stored = await self.provider.append(
@@ -290,23 +286,25 @@ class ChatMemory(ChatOptions, Feature):
         if self._retention == "delete":
             await self._delete_hidden(session_id, sitting, written.hidden)
 
-    async def _rewrite(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> Written:
+    async def _rewrite(self, ctx: RunContext, session_id: str, sitting: Sitting) -> Written:
         """Make the history what the run has made of it; what others appended meanwhile comes last."""
         assert isinstance(self.provider, Store)
-        shared = _shared(ctx.conversation, sitting)
-        conversation = _as_loaded(ctx.conversation, sitting)
+        shared = shared_length(ctx.conversation, sitting)
         by: Participant | None = None
         while True:
             found = await self.provider.conversation(session_id)
             entries = await self.provider.entries(session_id)
-            after, kept = _branch_point(entries, ctx.conversation, shared)
-            written = await as_written(self._at("store"), conversation, new=conversation[kept:])
+            conversation = as_loaded(ctx.conversation, sitting, entries)
+            after, kept = branch_point(entries, ctx.conversation, shared)
+            gone = await removed_meanwhile(self.provider, session_id, sitting, entries)
+            left = [message for message in conversation[kept:] if not is_gone(message, gone)]
+            written = await as_written(self._at("store"), conversation, new=left)
             if by is None:
                 by = await ctx.participant(self.provider, written.messages)
             try:
                 ctx.stored = await self.provider.start_branch(
                     session_id,
-                    [*written.messages, *_of_others(entries, sitting)],
+                    [*written.messages, *of_others(entries, sitting)],
                     after=after,
                     run_id=ctx.run_id,
                     expected_revision=found.revision if found is not None else 0,
@@ -318,7 +316,7 @@ class ChatMemory(ChatOptions, Feature):
             return written
 
     async def _delete_hidden(
-        self, session_id: str, sitting: _Sitting, hidden: frozenset[str]
+        self, session_id: str, sitting: Sitting, hidden: frozenset[str]
     ) -> None:
         """Remove what windows hid in this run, at either end, and what the run has rewritten.
 
@@ -331,7 +329,7 @@ class ChatMemory(ChatOptions, Feature):
         if doomed:
             await self.provider.redact(session_id, lambda m: None if m.id in doomed else m)
 
-    async def _keep_failed(self, ctx: RunContext, session_id: str, sitting: _Sitting) -> None:
+    async def _keep_failed(self, ctx: RunContext, session_id: str, sitting: Sitting) -> None:
         if not isinstance(self.provider, Store):
             return
         # A summary stands for what is still there: the history stays as it was.
@@ -350,55 +348,8 @@ class ChatMemory(ChatOptions, Feature):
             lease=sitting.held.lease,
         )
 
-    def _sitting(self, ctx: RunContext) -> _Sitting | None:
-        return cast("_Sitting | None", ctx.storage.get(self))
-
-
-def _shared(conversation: list[Message], sitting: _Sitting) -> int:
-    """How many messages a conversation still begins with of those that its run began with."""
-    pairs = zip(conversation, sitting.shown, strict=False)
-    changed = (n for n, (now, then) in enumerate(pairs) if now.id != then.id or now != then)
-    return next(changed, min(len(conversation), len(sitting.shown)))
-
-
-def _branch_point(
-    entries: list[Entry], conversation: list[Message], shared: int
-) -> tuple[int, int]:
-    """Where a rewritten history leaves the old one.
-
-    What windows and filters hid in front of that place stays in the history, unless the run has
-    summarised: then it is in the past with all the rest.
-
-    Returns:
-        The entry behind which the new branch goes on, and how many messages are there already.
-    """
-    ids = {message.id: n for n, message in enumerate(conversation[:shared], 1)}
-    if any(is_summary(message) for message in conversation[shared:]):
-        entries = [*takewhile(lambda entry: entry.message.id in ids, entries)]
-    known = [entry for entry in entries if entry.message.id in ids]
-    return (known[-1].seq, ids[known[-1].message.id]) if known else (0, 0)
-
-
-def _of_others(entries: list[Entry], sitting: _Sitting) -> list[Message]:
-    """What was appended to a history after a run had loaded it."""
-    loaded = {message.id for message in sitting.loaded}
-    places = [place for place, entry in enumerate(entries, 1) if entry.message.id in loaded]
-    return [entry.message for entry in entries[places[-1] :]] if places else []
-
-
-def _as_loaded(conversation: list[Message], sitting: _Sitting) -> list[Message]:
-    """A conversation with what the run left alone as it is stored, and not as it was shown."""
-    shown = {message.id: message for message in sitting.shown}
-    stored = {message.id: message for message in sitting.loaded}
-    return [stored.get(m.id, m) if shown.get(m.id) == m else m for m in conversation]
-
-
-def _whole(conversation: list[Message], sitting: _Sitting) -> list[Message]:
-    """A conversation with what was only hidden from the run; as the run left it if it rewrote it."""
-    shown = len(sitting.shown)
-    if _shared(conversation, sitting) < shown:
-        return conversation
-    return [*sitting.loaded, *conversation[shown:]]
+    def _sitting(self, ctx: RunContext) -> Sitting | None:
+        return cast("Sitting | None", ctx.storage.get(self))
 
 
 def _has_anonymous_result(message: Message) -> bool:

@@ -13,9 +13,11 @@ from tenure import (
     Agent,
     AssistantMessage,
     ChatMemory,
+    Event,
     InMemoryStore,
     KeepLastN,
     LongTermMemory,
+    MemoriesRecalled,
     RunContext,
     Store,
     ToolCall,
@@ -134,3 +136,37 @@ async def test_a_rewritten_history_does_not_bring_back_what_was_redacted(store: 
     await agent.run("And now?", "s")
     texts = [m.text for m in await store.read("s")]
     assert texts[2:] == ["My code is X", "3", "And now?", "Hello."]
+
+
+async def test_a_fact_and_a_note_come_from_their_turn(store: Store) -> None:
+    """What a function or a tool made a memory of is not recalled beside it, and goes along with it."""
+
+    async def fact(turn: Turn) -> list[str]:
+        return ["The code of the user is 1234"]
+
+    agent = agent_of(
+        store,
+        None,
+        call("remember", text="The user has a code"),
+        "Noted.",
+        "Yes.",
+        features=[LongTermMemory(embedder=None, ingest=fact, recall_tools=True)],
+    )
+    recalled: list[str] = []
+
+    @agent.on_event
+    def watch(event: Event) -> None:
+        if isinstance(event, MemoriesRecalled):
+            recalled.extend(memory.content for memory in event.memories)
+
+    await agent.ask("My code is 1234")
+    assert await contents(agent) == ["The code of the user is 1234", "The user has a code"]
+    for memory in await agent.memory.list():
+        told = await store.read("agent:A")
+        assert memory.provenance.message_ids == tuple(m.id for m in told)
+    await agent.ask("Do you know the code of the user?")
+    assert recalled == []
+    [_, note, *_] = await agent.memory.list(order="asc")
+    await agent.memory.delete(note.id)
+    texts = [m.text for m in await store.read("agent:A")]
+    assert texts == ["Do you know the code of the user?", "Yes."]

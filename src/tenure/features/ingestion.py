@@ -49,12 +49,12 @@ class Ingested:
     Args:
         text: The text.
         metadata: What is noted with it.
-        message: The message that says it, if it is one.
+        messages: The messages that it comes from: the one that says it, or the whole turn.
     """
 
     text: str
     metadata: dict[str, str]
-    message: Message | None = None
+    messages: tuple[Message, ...]
 
 
 async def texts_of(turn: Turn, ingest: Ingest) -> list[Ingested]:
@@ -67,12 +67,16 @@ async def texts_of(turn: Turn, ingest: Ingest) -> list[Ingested]:
         return []
     if callable(ingest):
         texts = await _texts_from(ingest, turn)
-        return [Ingested(text=text, metadata={"type": "fact"}) for text in texts if text.strip()]
+        return [
+            Ingested(text=text, metadata={"type": "fact"}, messages=turn.messages)
+            for text in texts
+            if text.strip()
+        ]
     said: Sequence[Message] = turn.user_messages
     if ingest == "turns" and turn.reply is not None:
         said = [*said, turn.reply]
     return [
-        Ingested(text=m.text, metadata={"type": "conversation", "role": m.role}, message=m)
+        Ingested(text=m.text, metadata={"type": "conversation", "role": m.role}, messages=(m,))
         for m in said
     ]
 

@@ -47,7 +47,7 @@ _SHOWN = 100  # how many of the best may be in the window already; beyond that f
 class _Recall:
     """What one run has of its owner's memories."""
 
-    noted: list[NewMemory] = field(default_factory=list[NewMemory])  # by the model, with a tool
+    noted: list[str] = field(default_factory=list[str])  # by the model, with a tool
     new: list[NewMemory] | None = None  # all that is to be remembered, once that is known
     is_committed: bool = False  # whether they were stored with the run's messages
 
@@ -165,7 +165,7 @@ class LongTermMemory(Feature):
         """
         if (ctx := self._run.get()) is None:
             return False
-        self._recall(ctx).noted.append(self._new(ctx, content, {"type": "note"}))
+        self._recall(ctx).noted.append(content)
         return True
 
     # --- hooks ---
@@ -252,10 +252,13 @@ class LongTermMemory(Feature):
         turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id in own))
         return [
             *(
-                self._new(ctx, each.text, each.metadata, message=each.message)
+                self._new(ctx, each.text, each.metadata, each.messages)
                 for each in await texts_of(turn, self._ingest)
             ),
-            *self._recall(ctx).noted,
+            *(
+                self._new(ctx, text, {"type": "note"}, turn.messages)
+                for text in self._recall(ctx).noted
+            ),
         ]
 
     def _new(
@@ -263,8 +266,7 @@ class LongTermMemory(Feature):
         ctx: RunContext,
         content: str,
         metadata: dict[str, str],
-        *,
-        message: Message | None = None,
+        messages: Sequence[Message],
     ) -> NewMemory:
         return NewMemory(
             content=content,
@@ -272,10 +274,8 @@ class LongTermMemory(Feature):
             graph_id=self._graph_id,
             task_id=self._task_id,
             session_id=ctx.session_id,
-            created_at=message.created_at if message is not None else None,
-            provenance=Provenance(
-                run_id=ctx.run_id, message_ids=(message.id,) if message is not None else ()
-            ),
+            created_at=messages[-1].created_at if messages else None,
+            provenance=Provenance(run_id=ctx.run_id, message_ids=tuple(m.id for m in messages)),
         )
 
     def _recall(self, ctx: RunContext) -> _Recall:

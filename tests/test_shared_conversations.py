@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from tenure import (
     KeepLastN,
     LongTermMemory,
     MemoriesRecalled,
+    Message,
     RunContext,
     Store,
+    Text,
     ToolCall,
     Turn,
     tool_loop,
@@ -170,3 +173,37 @@ async def test_a_fact_and_a_note_come_from_their_turn(store: Store) -> None:
     await agent.memory.delete(note.id)
     texts = [m.text for m in await store.read("agent:A")]
     assert texts == ["Do you know the code of the user?", "Yes."]
+
+
+class Kept:
+    """A provider of histories that is no store."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def load(self, session_id: str) -> list[Message]:
+        """Return them."""
+        return self.messages
+
+    def store(self, session_id: str, messages: list[Message]) -> None:
+        """Keep them."""
+        self.messages = messages
+
+
+async def test_a_provider_keeps_no_secrets_either(store: Store) -> None:
+    """What pre-processors change or drop is remembered so where a provider keeps the history, too."""
+
+    def masked(messages: Sequence[Message]) -> list[Message]:
+        return [
+            replace(m, parts=(Text(text=m.text.replace("1234", "****")),))
+            for m in messages
+            if "internal" not in m.text
+        ]
+
+    provider = Kept()
+    history = ChatMemory(provider).add_preprocessor(masked).window_size(1)
+    agent = agent_of(store, None, "internal note", "Noted.", features=[history])
+    await agent.run("My code is 1234", "s")
+    await agent.run("Is 1234 my code?", "s")
+    assert [m.text for m in provider.messages] == ["Noted."]
+    assert await contents(agent) == ["My code is ****", "Is **** my code?", "Noted."]

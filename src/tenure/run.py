@@ -148,6 +148,8 @@ class RunContext:
         usage: The tokens of the requests so far.
         owner: Whose run it is: the agent and perhaps its user.
         stored: What came of storing the run's messages; None before the end, or without a store.
+        kept: The conversation as pre-processors have left it for a provider that is no store, with what
+            windows hid of it; None before the end, or without one.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class RunContext:
         self.input = text
         self.owner = owner
         self.stored: Appended | None = None
+        self.kept: tuple[Message, ...] | None = None
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema

@@ -267,9 +267,14 @@ class ChatMemory(ChatOptions, Feature):
     async def _store(self, ctx: RunContext, session_id: str, sitting: Sitting) -> None:
         if not isinstance(self.provider, Store):
             messages = whole_conversation(ctx.conversation, sitting)
+            hidden: list[Message] = []
             for preprocessor in self._at("store"):
-                messages = await processed(preprocessor, messages)
+                before, messages = messages, await processed(preprocessor, messages)
+                if isinstance(preprocessor, WINDOWS):
+                    left = {message.id for message in messages}
+                    hidden += [message for message in before if message.id not in left]
             await awaited(self.provider.store(session_id, messages))
+            ctx.kept = (*hidden, *messages)
             return
         if shared_length(ctx.conversation, sitting) == len(sitting.shown):
             new = ctx.conversation[len(sitting.shown) :]

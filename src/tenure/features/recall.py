@@ -226,8 +226,8 @@ class LongTermMemory(Feature):
             stored = await self.memories._embedded(added)  # pyright: ignore[reportPrivateUsage] # half of an add
         else:
             new = recall.new
-            if new is None:  # there is no conversation
-                new = await self._turn(ctx, ctx.new_messages)
+            if new is None:  # there is no store, or no conversation
+                new = await self._turn(ctx, ctx.new_messages if ctx.kept is None else ctx.kept)
             stored = await self.memories.add_many(new)
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))

@@ -56,6 +56,7 @@ from tenure.stores.inmemory_log import (
     as_first_logged,
     described,
     entry_of,
+    messages_of,
     new_rows,
     place_in_list,
     redacted,
@@ -196,9 +197,11 @@ class InMemoryStore(Leasing, Store):
         refuse_writing(checked_owner(owner))
         with self._locked() as now:
             forgotten = Forgotten(memories=self.memories(owner).forget())
-            for (tenant, session_id), log in sorted(self._shelf.logs.items()):
+            mine = {key: log for key, log in self._shelf.logs.items() if key[0] == self.tenant}
+            said = messages_of(mine.values(), owner)
+            for (tenant, session_id), log in sorted(mine.items(), key=lambda each: each[0]):
                 own = [run_id for run_id, whose in log.runs.items() if whose == owner]
-                if tenant != self.tenant or not own:
+                if not own:
                     continue
                 if len(own) == len(log.runs):
                     gone = len(log.branches[log.branch].rows)
@@ -207,7 +210,7 @@ class InMemoryStore(Leasing, Store):
                     del self._shelf.logs[tenant, session_id]
                     self._shelf.turns.pop((tenant, session_id), None)
                 else:
-                    gone = without_runs(log, own, now)
+                    gone = without_runs(log, own, said, now)
                     forgotten = replace(forgotten, shared=(*forgotten.shared, session_id))
                 forgotten = replace(forgotten, messages=forgotten.messages + gone)
             return forgotten

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -118,6 +119,17 @@ def new_rows(
     ]
 
 
+def messages_of(logs: Iterable[Log], owner: Owner) -> set[str]:
+    """Return the ids of what an owner's runs have written."""
+    return {
+        row.message_id
+        for log in logs
+        for branch in log.branches.values()
+        for row in branch.rows
+        if row.run_id is not None and log.runs.get(row.run_id) == owner
+    }
+
+
 def unknown_to(rows: Iterable[LogRow], new: Iterable[LogRow]) -> list[LogRow]:
     """The new rows whose ids are not there yet, each id once."""
     known = {row.message_id for row in rows}
@@ -153,8 +165,10 @@ def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     return row if body == row.body else replace(row, body=body)
 
 
-def without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
-    """Take out of a log what some runs have written, and the summaries of it; return how much."""
+def without_runs(log: Log, run_ids: Iterable[str], said: AbstractSet[str], now: datetime) -> int:
+    """Take out of a log what some runs have written, and summaries of that and of what was said in other
+    logs; return how much.
+    """
     gone: set[str] = set()
     for run_id in run_ids:
         number = log.run_branch(run_id)
@@ -168,7 +182,8 @@ def without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
     for branch in log.branches.values():
         kept: list[LogRow] = []
         for row in branch.rows:
-            if row.message_id in gone or not gone.isdisjoint(covered_ids(from_json(row.body))):
+            covered = covered_ids(from_json(row.body))
+            if row.message_id in gone or any(i in said or i in gone for i in covered):
                 gone.add(row.message_id)
             else:
                 kept.append(row)

@@ -206,6 +206,16 @@ class ForgetConformance(StoreSuite):
         assert (forgotten.conversations, forgotten.shared) == (("s",), ("fork",))
         assert await history(store, "fork") == ["bob"]
 
+    async def test_summaries_in_a_fork_are_forgotten_too(self, store: Store) -> None:
+        """A fork that has a summary, and not what the owner said, loses the summary."""
+        first = said("ann")
+        await store.append("s", first, run_id="1", by=by(ANN))
+        new = [summary("what ann said", first), *said("bob")]
+        await store.start_branch("s", new, after=0, run_id="2", by=by(BOB))
+        await store.fork("s", "fork")
+        assert (await store.forget(ANN)).shared == ("fork", "s")
+        assert await history(store, "s") == await history(store, "fork") == ["bob"]
+
     async def test_a_run_cannot_bring_an_owner_back(self, store: Store) -> None:
         """Whoever holds the lease of a conversation that is forgotten has lost it."""
         await store.append("s", said("1"), run_id="1", by=by(ANN))

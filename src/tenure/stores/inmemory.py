@@ -111,7 +111,7 @@ class InMemoryStore(Leasing, Store):
                     base = log.history_at(expected_revision) if expected_revision else []
                     end = log.commits[expected_revision][1] if expected_revision else 0
                     session_id = f"{session_id}~{self._clock.new_id()}"
-                    runs = dict(log.runs)
+                    runs = dict(log.runs) if end else {}
                     log = self._create(session_id, base, end, now)
                     log.runs = runs
             log = log or self._create(session_id, [], 0, now)
@@ -156,7 +156,7 @@ class InMemoryStore(Leasing, Store):
                 raise existing(new_session_id)
             shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
             made = self._create(new_session_id, shared, end, now)
-            made.runs = dict(log.runs)
+            made.runs = dict(log.runs) if end else {}
             made.commit(now)
             return appended(new_session_id, made, 0)
 

@@ -201,10 +201,12 @@ class ForgetConformance(StoreSuite):
         """Whoever took part in a conversation has taken part in its forks."""
         await store.append("s", said("ann"), run_id="1", by=by(ANN))
         await store.fork("s", "fork")
+        await store.fork("s", "empty", after=0)  # which takes over nothing
         await store.append("fork", said("bob"), run_id="2", by=by(BOB))
         forgotten = await store.forget(ANN)
         assert (forgotten.conversations, forgotten.shared) == (("s",), ("fork",))
         assert await history(store, "fork") == ["bob"]
+        assert await store.conversation("empty") is not None
 
     async def test_summaries_in_a_fork_are_forgotten_too(self, store: Store) -> None:
         """A fork that has a summary, and not what the owner said, loses the summary."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from tenure.compression import Concept, RetrieveFactsFromHistory
 from tenure.errors import InvalidValueError
 from tenure.messages import AssistantMessage, Message, UserMessage
+from tenure.signatures import is_async
 
 if TYPE_CHECKING:
     from tenure.run import RunContext
@@ -40,6 +41,20 @@ class Turn:
 
 Ingest: TypeAlias = Literal["turns", "user"] | Callable[[Turn], Awaitable[Iterable[str]]] | None
 """What is remembered; see `LongTermMemory`."""
+
+
+def checked_ingest(ingest: object) -> None:
+    """Refuse what is no `Ingest`.
+
+    Raises:
+        InvalidValueError: It is none, such as a plain function, or `facts` that was not called.
+    """
+    is_function = callable(ingest) and is_async(ingest)
+    if ingest not in ("turns", "user", None) and not is_function:
+        raise InvalidValueError(
+            f"ingest={ingest!r} must be 'turns', 'user', None, facts([...]), or an async function of a "
+            "turn that returns texts."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

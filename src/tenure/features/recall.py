@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from tenure.compression import at_least
 from tenure.errors import EmbeddingError, InvalidValueError
 from tenure.events import MemoriesRecalled, MemoriesStored, RunResult
 from tenure.features.chat_memory import ChatMemory
-from tenure.features.ingestion import Ingest, Turn, texts_of
+from tenure.features.ingestion import Ingest, Turn, checked_ingest, texts_of
 from tenure.features.recall_tools import recall_tools_of
 from tenure.marks import is_summary
 from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
@@ -27,6 +29,7 @@ from tenure.recalled import recalled_block
 from tenure.run import Feature, RunContext
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.memory_base import MemoryQuery
+from tenure.stores.memory_checks import checked_labels
 
 if TYPE_CHECKING:
     from tenure.embedding import EmbedderSpec
@@ -93,14 +96,13 @@ class LongTermMemory(Feature):
         Raises:
             InvalidValueError: One of them is out of range.
         """
-        if top_k < 0:
-            raise InvalidValueError(f"top_k={top_k!r} must not be negative; 0 recalls nothing.")
-        if budget < 1:
-            raise InvalidValueError(f"budget={budget!r} must be at least 1 token.")
-        if ingest not in ("turns", "user", None) and not callable(ingest):
-            raise InvalidValueError(
-                f"ingest={ingest!r} must be 'turns', 'user', None, or an async function of a turn."
-            )
+        _checked_memories(memories)
+        at_least(0, top_k=top_k)
+        at_least(1, budget=budget)
+        if not isinstance(min_score, int | float) or not isfinite(min_score):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"min_score={min_score!r} must be a number.")
+        checked_labels(graph_id=graph_id, task_id=task_id)
+        checked_ingest(ingest)
         self._memories = memories
         self._is_given = memories is not None
         self._embedder = embedder
@@ -280,6 +282,22 @@ class LongTermMemory(Feature):
 
     def _recall(self, ctx: RunContext) -> _Recall:
         return cast("_Recall", ctx.storage.setdefault(self, _Recall()))
+
+
+def _checked_memories(memories: object) -> None:
+    """Refuse what are no memories.
+
+    Raises:
+        InvalidValueError: They are none, such as a URL, or those of `tenure.sync`.
+    """
+    if memories is None:
+        return
+    from tenure.memories import Memories
+
+    if not isinstance(memories, Memories):
+        raise InvalidValueError(
+            f"memories={memories!r} are none; give a tenure.Memories.open(...)."
+        )
 
 
 def _unseen(found: Sequence[Memory], shown: Sequence[Message], text: str) -> list[Memory]:

@@ -14,6 +14,7 @@ from tenure import (
     Agent,
     AssistantMessage,
     ChatMemory,
+    Concept,
     Event,
     InMemoryStore,
     KeepLastN,
@@ -25,6 +26,7 @@ from tenure import (
     Text,
     ToolCall,
     Turn,
+    facts,
     tool_loop,
     user,
 )
@@ -207,3 +209,19 @@ async def test_a_provider_keeps_no_secrets_either(store: Store) -> None:
     await agent.run("Is 1234 my code?", "s")
     assert [m.text for m in provider.messages] == ["Noted."]
     assert await contents(agent) == ["My code is ****", "Is **** my code?", "Noted."]
+
+
+async def test_facts_are_not_made_of_what_was_recalled(store: Store) -> None:
+    """What the recall tool gave is remembered already, and no fact of the turn that asked for it."""
+    model = ScriptedModel([call("recall", query="nuts"), "Nuts.", '{"result": []}'])
+    ingest = facts([Concept(keyword="diet", description="What the user eats")])
+    memory = LongTermMemory(embedder=None, top_k=0, recall_tools=True, ingest=ingest)
+    agent = Agent(model=model, name="A", store=store, memory=True, features=[memory])
+    await agent.memory.add("No nuts, says the doctor")
+    await agent.run("What do I not eat?", "s")
+    [result] = model.requests[1].messages[-1].tool_results
+    assert "says the doctor" in result.text
+    asked = model.requests[2].messages[-1].text
+    assert "What do I not eat?" in asked
+    assert "Nuts." in asked
+    assert "says the doctor" not in asked

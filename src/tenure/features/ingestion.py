@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from tenure.compression import Concept, RetrieveFactsFromHistory
 from tenure.errors import InvalidValueError
-from tenure.messages import AssistantMessage, Message, UserMessage
+from tenure.messages import AssistantMessage, Message, ToolResult, UserMessage
+from tenure.recalled import BEGIN
 from tenure.signatures import is_async
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def facts(
 ) -> Callable[[Turn], Awaitable[list[str]]]:
     """Return an `ingest` that has a model write down the facts about some concepts in each turn.
 
-    It asks once for each concept. What cannot be read is left out, and logged; an error of the model's
-    keeps the run from being stored.
+    It asks once for each concept, and does not show what the `recall` tool gave: that is known already.
+    What cannot be read is left out, and logged; an error of the model's keeps the run from being stored.
 
     Args:
         concepts: What facts are wanted about.
@@ -122,7 +123,18 @@ def facts(
     async def facts_of(turn: Turn) -> list[str]:
         async with turn.ctx.llm.read_session() as session:
             summarizer = session._summarizer(retrieval_model)  # pyright: ignore[reportPrivateUsage] # as compression
-            found = await strategy.facts(turn.messages, summarizer)
+            found = await strategy.facts([*map(_without_recalled, turn.messages)], summarizer)
         return [fact for some in found.values() for fact in some]
 
     return facts_of
+
+
+def _without_recalled(message: Message) -> Message:
+    """A message without the blocks of memories that are results of tools in it."""
+    parts = [
+        replace(part, parts=())
+        if isinstance(part, ToolResult) and part.text.startswith(BEGIN)
+        else part
+        for part in message.parts
+    ]
+    return replace(message, parts=tuple(parts)) if parts != [*message.parts] else message

@@ -650,7 +650,23 @@ async def test_a_feature_serves_one_owner(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"top_k": -1}, {"budget": 0}, {"ingest": "all"}, {"ingest": 7}]
+    "options",
+    [
+        {"top_k": -1},
+        {"top_k": "5"},
+        {"top_k": 1.5},
+        {"budget": 0},
+        {"budget": "600"},
+        {"min_score": "0.5"},
+        {"min_score": float("nan")},
+        {"graph_id": ""},
+        {"task_id": 7},
+        {"memories": "sqlite:///m.db"},
+        {"ingest": "all"},
+        {"ingest": 7},
+        {"ingest": facts},
+        {"ingest": lambda turn: ["a text"]},
+    ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """What makes no sense is refused when it is given."""

@@ -43,7 +43,14 @@ def double(n: int) -> int:
 def test_sync_sessions_have_the_same_names_and_signatures(name: str) -> None:
     """Every public member of the async classes is in `tenure.sync`, with parameters and first line."""
     ours, theirs = getattr(tenure, name), getattr(tenure.sync, name)
-    public = {n for n in dir(ours) if not n.startswith("_")} - {"reset", "loop", "limit", "attach"}
+    public = {n for n in dir(ours) if not n.startswith("_")} - {
+        "reset",
+        "loop",
+        "limit",
+        "attach",
+        "fork",
+        "adopt",
+    }
     assert {n for n in dir(theirs) if not n.startswith("_")} == public
     for member in public:
         one, other = getattr(ours, member), getattr(theirs, member)

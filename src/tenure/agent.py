@@ -169,6 +169,9 @@ class AgentBase(ABC, Generic[S]):
         feature.on_install(self.store if self._store_or_url is not None else None, self._owner)
         self.tools = tools
         self._features = in_order([*self._features, feature])
+        if isinstance(feature, LongTermMemory) and feature.memories.owner == self._owner:
+            context = DefaultConversation(self._owner, self._default_chat_memory)
+            feature.memories.context = context
         return self
 
     def on_event(self, handler: EventHandler) -> EventHandler:
@@ -187,17 +190,14 @@ class AgentBase(ABC, Generic[S]):
             return chosen
         return open_store(chosen if chosen is not None else url_of(default_store_path()))
 
-    @cached_property
+    @property
     def _own_memories(self) -> Memories:
         feature = self._installed(LongTermMemory)
         if feature is None:
             raise UsageError(
                 f"The memory of the agent {self.name!r} is not enabled; make it with memory=True."
             )
-        memories = feature.memories
-        if memories.owner == self._owner:
-            memories.context = DefaultConversation(self._owner, self._default_chat_memory)
-        return memories
+        return feature.memories
 
     @abstractmethod
     def _async_strategy(self, strategy: S) -> Strategy:

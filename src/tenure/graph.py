@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
@@ -35,9 +34,6 @@ ToolSelection: TypeAlias = Literal["all", "none"] | Iterable[str | type | Tool |
 """Which tools a subgraph offers: those of the graph around it, none, or these."""
 
 START, FINISH = "start", "finish"
-
-_path: ContextVar[tuple[str, ...]] = ContextVar("_path", default=())
-"""The names of the graphs and nodes that the running code is in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,11 +232,8 @@ class Graph(Generic[I, O]):
 
         async def one(item: tuple[str, RunContext, object]) -> BranchOutcome[Any]:
             branch, own, value = item
-            token = _path.set((*_path.get(), branch))
-            try:
-                output = await _awaited(branches[branch](own, value))
-            finally:
-                _path.reset(token)
+            own.node_path = (*own.node_path, branch)
+            output = await _awaited(branches[branch](own, value))
             return BranchOutcome(name=branch, output=output, ctx=own)
 
         async def run(ctx: RunContext, value: object) -> object:
@@ -267,31 +260,36 @@ class Graph(Generic[I, O]):
             IterationLimitError: The run has executed too many nodes.
             Exception: Whatever a node has raised.
         """
-        token = _path.set((*_path.get(), self.name) if not _path.get() else _path.get())
+        around = ctx.node_path
+        ctx.node_path = around or (self.name,)  # inside of another graph the node has its name
         try:
-            node, passed = await self._next(self.start, value)
+            node, passed = await self._next(ctx, self.start, value)
             while node is not self.finish:
                 output = await self._executed(ctx, node, passed)
-                node, passed = await self._next(node, output)
+                node, passed = await self._next(ctx, node, output)
             return cast("O", passed)
         finally:
-            _path.reset(token)
+            ctx.node_path = around
 
     async def _executed(self, ctx: RunContext, node: Node[Any, Any], value: object) -> object:
-        token = _path.set((*_path.get(), node.name))
-        path = "/".join(_path.get())
+        around = ctx.node_path
+        ctx.node_path = (*around, node.name)
         try:
-            async with ctx.node(path, value, counts=self.counts_nodes) as outputs:
+            async with ctx.node(
+                "/".join(ctx.node_path), value, counts=self.counts_nodes
+            ) as outputs:
                 outputs.append(await _awaited(node.function(ctx, value)))
             return outputs[0]
         finally:
-            _path.reset(token)
+            ctx.node_path = around
 
-    async def _next(self, node: Node[Any, Any], value: object) -> tuple[Node[Any, Any], object]:
+    async def _next(
+        self, ctx: RunContext, node: Node[Any, Any], value: object
+    ) -> tuple[Node[Any, Any], object]:
         for edge in self._edges:
             if edge.source is node and (passed := await edge.passed(value)) is not NO_MATCH:
                 return edge.target, passed
-        path = "/".join((*_path.get(), node.name))
+        path = "/".join((*ctx.node_path, node.name))
         raise StuckInNodeError(
             f"The strategy is stuck in node {path!r}: its output of type {type(value).__name__} matches "
             "no edge; add one for it, such as an edge without a condition behind the others."

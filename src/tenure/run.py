@@ -80,6 +80,9 @@ class RunContext:
         storage: For whoever needs to keep something until the run ends.
         owner: Whose run it is: the agent and perhaps its user.
         stored: What came of storing the run's messages; None before the end, or without a store.
+        kept: The conversation as pre-processors have left it for a provider that is no store, with what
+            windows hid of it; None before the end, or without one.
+        node_path: The names of the graph and the nodes that are being executed, from the outside in.
     """
 
     def __init__(
@@ -107,6 +110,8 @@ class RunContext:
         self.input = text
         self.owner = owner
         self.stored: Appended | None = None
+        self.kept: tuple[Message, ...] | None = None
+        self.node_path: tuple[str, ...] = ()
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema

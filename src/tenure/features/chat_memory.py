@@ -39,7 +39,16 @@ from tenure.features.preprocessing import (
     checked_messages,
     processed,
 )
-from tenure.features.rewriting import Sitting, as_loaded, branch_point, of_others, shared, whole
+from tenure.features.sitting import (
+    Sitting,
+    as_loaded,
+    branch_point,
+    is_gone,
+    of_others,
+    removed_meanwhile,
+    shared_length,
+    whole_conversation,
+)
 from tenure.marks import is_summary
 from tenure.memory import Owner
 from tenure.messages import AssistantMessage, Message, UserMessage
@@ -259,12 +268,17 @@ class ChatMemory(ChatOptions, Feature):
 
     async def _store(self, ctx: RunContext, session_id: str, sitting: Sitting) -> None:
         if not isinstance(self.provider, Store):
-            messages = whole(ctx.conversation, sitting)
+            messages = whole_conversation(ctx.conversation, sitting)
+            hidden: list[Message] = []
             for preprocessor in self._at("store"):
-                messages = await processed(preprocessor, messages)
+                before, messages = messages, await processed(preprocessor, messages)
+                if isinstance(preprocessor, WINDOWS):
+                    left = {message.id for message in messages}
+                    hidden += [message for message in before if message.id not in left]
             await awaited(self.provider.store(session_id, messages))
+            ctx.kept = (*hidden, *messages)
             return
-        if shared(ctx.conversation, sitting) == len(sitting.shown):
+        if shared_length(ctx.conversation, sitting) == len(sitting.shown):
             new = ctx.conversation[len(sitting.shown) :]
             written = await as_written(self._at("store"), ctx.conversation, new=new)
             ctx.stored = await self.provider.append(
@@ -282,14 +296,16 @@ class ChatMemory(ChatOptions, Feature):
     async def _rewrite(self, ctx: RunContext, session_id: str, sitting: Sitting) -> Written:
         """Make the history what the run has made of it; what others appended meanwhile comes last."""
         assert isinstance(self.provider, Store)
-        kept_until = shared(ctx.conversation, sitting)
-        conversation = as_loaded(ctx.conversation, sitting)
+        shared = shared_length(ctx.conversation, sitting)
         by: Participant | None = None
         while True:
             found = await self.provider.conversation(session_id)
             entries = await self.provider.entries(session_id)
-            after, kept = branch_point(entries, ctx.conversation, kept_until)
-            written = await as_written(self._at("store"), conversation, new=conversation[kept:])
+            conversation = as_loaded(ctx.conversation, sitting, entries)
+            after, kept = branch_point(entries, ctx.conversation, shared)
+            gone = await removed_meanwhile(self.provider, session_id, sitting, entries)
+            left = [message for message in conversation[kept:] if not is_gone(message, gone)]
+            written = await as_written(self._at("store"), conversation, new=left)
             if by is None:
                 by = await ctx.participant(self.provider, written.messages)
             try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from tenure.errors import InvalidValueError
 from tenure.fact_compression import Concept, RetrieveFactsFromHistory
-from tenure.marks import is_summary
-from tenure.messages import AssistantMessage, Message, UserMessage
+from tenure.messages import AssistantMessage, Message, ToolResult, UserMessage
+from tenure.recalled import BEGIN
+from tenure.signatures import is_async
 
 if TYPE_CHECKING:
     from tenure.run import RunContext
@@ -21,7 +22,7 @@ class Turn:
 
     Args:
         ctx: The run; its model can be asked in a `ctx.llm.read_session()`.
-        messages: Its messages as they are stored, tool calls and results included.
+        messages: Its messages as they are stored, tool calls and results included, summaries not.
     """
 
     ctx: RunContext
@@ -34,13 +35,27 @@ class Turn:
 
     @property
     def reply(self) -> AssistantMessage | None:
-        """The last message of the model that says something; summaries are none."""
+        """The last message of the model that says something."""
         said = (m for m in reversed(self.messages) if isinstance(m, AssistantMessage))
-        return next((m for m in said if m.text.strip() and not is_summary(m)), None)
+        return next((m for m in said if m.text.strip()), None)
 
 
 Ingest: TypeAlias = Literal["turns", "user"] | Callable[[Turn], Awaitable[Iterable[str]]] | None
 """What is remembered; see `LongTermMemory`."""
+
+
+def checked_ingest(ingest: object) -> None:
+    """Refuse what is no `Ingest`.
+
+    Raises:
+        InvalidValueError: It is none, such as a plain function, or `facts` that was not called.
+    """
+    is_function = callable(ingest) and is_async(ingest)
+    if ingest not in ("turns", "user", None) and not is_function:
+        raise InvalidValueError(
+            f"ingest={ingest!r} must be 'turns', 'user', None, facts([...]), or an async function of a "
+            "turn that returns texts."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +65,12 @@ class Ingested:
     Args:
         text: The text.
         metadata: What is noted with it.
-        message: The message that says it, if it is one.
+        messages: The messages that it comes from: the one that says it, or the whole turn.
     """
 
     text: str
     metadata: dict[str, str]
-    message: Message | None = None
+    messages: tuple[Message, ...]
 
 
 async def texts_of(turn: Turn, ingest: Ingest) -> list[Ingested]:
@@ -68,12 +83,16 @@ async def texts_of(turn: Turn, ingest: Ingest) -> list[Ingested]:
         return []
     if callable(ingest):
         texts = await _texts_from(ingest, turn)
-        return [Ingested(text=text, metadata={"type": "fact"}) for text in texts if text.strip()]
+        return [
+            Ingested(text=text, metadata={"type": "fact"}, messages=turn.messages)
+            for text in texts
+            if text.strip()
+        ]
     said: Sequence[Message] = turn.user_messages
     if ingest == "turns" and turn.reply is not None:
         said = [*said, turn.reply]
     return [
-        Ingested(text=m.text, metadata={"type": "conversation", "role": m.role}, message=m)
+        Ingested(text=m.text, metadata={"type": "conversation", "role": m.role}, messages=(m,))
         for m in said
     ]
 
@@ -92,8 +111,8 @@ def facts(
 ) -> Callable[[Turn], Awaitable[list[str]]]:
     """Return an `ingest` that has a model write down the facts about some concepts in each turn.
 
-    It asks once for each concept. What cannot be read is left out, and logged; an error of the model's
-    keeps the run from being stored.
+    It asks once for each concept, and does not show what the `recall` tool gave: that is known already.
+    What cannot be read is left out, and logged; an error of the model's keeps the run from being stored.
 
     Args:
         concepts: What facts are wanted about.
@@ -104,7 +123,18 @@ def facts(
     async def facts_of(turn: Turn) -> list[str]:
         async with turn.ctx.llm.read_session() as session:
             summarizer = session._summarizer(retrieval_model)  # pyright: ignore[reportPrivateUsage] # as compression
-            found = await strategy.facts(turn.messages, summarizer)
+            found = await strategy.facts([*map(_without_recalled, turn.messages)], summarizer)
         return [fact for some in found.values() for fact in some]
 
     return facts_of
+
+
+def _without_recalled(message: Message) -> Message:
+    """A message without the blocks of memories that are results of tools in it."""
+    parts = [
+        replace(part, parts=())
+        if isinstance(part, ToolResult) and part.text.startswith(BEGIN)
+        else part
+        for part in message.parts
+    ]
+    return replace(message, parts=tuple(parts)) if parts != [*message.parts] else message

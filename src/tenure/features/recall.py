@@ -14,19 +14,23 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from tenure.compression import at_least
 from tenure.errors import EmbeddingError, InvalidValueError
 from tenure.events import MemoriesRecalled, MemoriesStored, RunResult
 from tenure.feature import Feature
 from tenure.features.chat_memory import ChatMemory
-from tenure.features.ingestion import Ingest, Turn, texts_of
+from tenure.features.ingestion import Ingest, Turn, checked_ingest, texts_of
 from tenure.features.recall_tools import recall_tools_of
+from tenure.marks import is_summary
 from tenure.memory import Memory, MemoryFilter, NewMemory, Owner, Provenance
 from tenure.recalled import recalled_block
 from tenure.run import RunContext
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.memory_base import MemoryQuery
+from tenure.stores.memory_checks import checked_labels
 
 if TYPE_CHECKING:
     from tenure.embedding import EmbedderSpec
@@ -47,7 +51,7 @@ _SHOWN = 100  # how many of the best may be in the window already; beyond that f
 class _Recall:
     """What one run has of its owner's memories."""
 
-    noted: list[NewMemory] = field(default_factory=list[NewMemory])  # by the model, with a tool
+    noted: list[str] = field(default_factory=list[str])  # by the model, with a tool
     new: list[NewMemory] | None = None  # all that is to be remembered, once that is known
     is_committed: bool = False  # whether they were stored with the run's messages
 
@@ -93,14 +97,13 @@ class LongTermMemory(Feature):
         Raises:
             InvalidValueError: One of them is out of range.
         """
-        if top_k < 0:
-            raise InvalidValueError(f"top_k={top_k!r} must not be negative; 0 recalls nothing.")
-        if budget < 1:
-            raise InvalidValueError(f"budget={budget!r} must be at least 1 token.")
-        if ingest not in ("turns", "user", None) and not callable(ingest):
-            raise InvalidValueError(
-                f"ingest={ingest!r} must be 'turns', 'user', None, or an async function of a turn."
-            )
+        _checked_memories(memories)
+        at_least(0, top_k=top_k)
+        at_least(1, budget=budget)
+        if not isinstance(min_score, int | float) or not isfinite(min_score):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"min_score={min_score!r} must be a number.")
+        checked_labels(graph_id=graph_id, task_id=task_id)
+        checked_ingest(ingest)
         self._memories = memories
         self._is_given = memories is not None
         self._embedder = embedder
@@ -165,7 +168,7 @@ class LongTermMemory(Feature):
         """
         if (ctx := self._run.get()) is None:
             return False
-        self._recall(ctx).noted.append(self._new(ctx, content, {"type": "note"}))
+        self._recall(ctx).noted.append(content)
         return True
 
     # --- hooks ---
@@ -226,8 +229,8 @@ class LongTermMemory(Feature):
             stored = await self.memories._embedded(added)  # pyright: ignore[reportPrivateUsage] # half of an add
         else:
             new = recall.new
-            if new is None:  # there is no conversation
-                new = await self._turn(ctx, ctx.new_messages)
+            if new is None:  # there is no store, or no conversation
+                new = await self._turn(ctx, ctx.new_messages if ctx.kept is None else ctx.kept)
             stored = await self.memories.add_many(new)
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))
@@ -247,14 +250,18 @@ class LongTermMemory(Feature):
         return await self.memories._found(asked)  # pyright: ignore[reportPrivateUsage] # tells failures
 
     async def _turn(self, ctx: RunContext, messages: Sequence[Message]) -> list[NewMemory]:
-        initial = {message.id for message in ctx.initial_messages}
-        turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id not in initial))
+        # A history that was rewritten is written again with what others have said, and summaries of it.
+        own = {message.id for message in ctx.new_messages if not is_summary(message)}
+        turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id in own))
         return [
             *(
-                self._new(ctx, each.text, each.metadata, message=each.message)
+                self._new(ctx, each.text, each.metadata, each.messages)
                 for each in await texts_of(turn, self._ingest)
             ),
-            *self._recall(ctx).noted,
+            *(
+                self._new(ctx, text, {"type": "note"}, turn.messages)
+                for text in self._recall(ctx).noted
+            ),
         ]
 
     def _new(
@@ -262,8 +269,7 @@ class LongTermMemory(Feature):
         ctx: RunContext,
         content: str,
         metadata: dict[str, str],
-        *,
-        message: Message | None = None,
+        messages: Sequence[Message],
     ) -> NewMemory:
         return NewMemory(
             content=content,
@@ -271,14 +277,28 @@ class LongTermMemory(Feature):
             graph_id=self._graph_id,
             task_id=self._task_id,
             session_id=ctx.session_id,
-            created_at=message.created_at if message is not None else None,
-            provenance=Provenance(
-                run_id=ctx.run_id, message_ids=(message.id,) if message is not None else ()
-            ),
+            created_at=messages[-1].created_at if messages else None,
+            provenance=Provenance(run_id=ctx.run_id, message_ids=tuple(m.id for m in messages)),
         )
 
     def _recall(self, ctx: RunContext) -> _Recall:
         return cast("_Recall", ctx.storage.setdefault(self, _Recall()))
+
+
+def _checked_memories(memories: object) -> None:
+    """Refuse what are no memories.
+
+    Raises:
+        InvalidValueError: They are none, such as a URL, or those of `tenure.sync`.
+    """
+    if memories is None:
+        return
+    from tenure.memories import Memories
+
+    if not isinstance(memories, Memories):
+        raise InvalidValueError(
+            f"memories={memories!r} are none; give a tenure.Memories.open(...)."
+        )
 
 
 def _unseen(found: Sequence[Memory], shown: Sequence[Message], text: str) -> list[Memory]:

@@ -131,7 +131,8 @@ class Store(ABC):
             session_id: The conversation.
             messages: In order; an id that the kept part has already is skipped.
             after: The last entry of the present history to keep; 0 keeps none.
-            run_id: The run that the messages come from.
+            run_id: The run that the messages come from. Those that the history had until now, in
+                whatever form, stay those of the run that they came from, failed if that one did.
             expected_revision: As for `append`; a conflict raises.
             by: As for `append`.
             lease: Write only while this is held.

@@ -8,13 +8,12 @@ share; nothing here is clever. It lives as long as the object and the process do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
 
 from tenure.clock import SYSTEM_CLOCK, Clock
-from tenure.codec import from_json
 from tenure.memory import Owner, is_of
 from tenure.messages import Json, Message
 from tenure.stores.base import (
@@ -42,7 +41,6 @@ from tenure.stores.checks import (
     checked_session_id,
     conflict,
     existing,
-    reply_usage,
     unknown,
 )
 from tenure.stores.inmemory_leases import Leasing
@@ -53,8 +51,10 @@ from tenure.stores.inmemory_log import (
     Shelf,
     add_rows,
     appended,
+    as_first_logged,
     described,
     entry_of,
+    extended,
     forgotten,
     new_rows,
     place_in_list,
@@ -109,11 +109,9 @@ class InMemoryStore(Leasing, Store):
                     base = log.history_at(expected_revision) if expected_revision else []
                     end = log.commits[expected_revision][1] if expected_revision else 0
                     session_id = f"{session_id}~{self._clock.new_id()}"
-                    runs = dict(log.runs)
-                    log = self._create(session_id, base, end, now)
-                    log.runs = runs
+                    log = self._create(session_id, base, end, now, log.runs)
             log = log or self._create(session_id, [], 0, now)
-            return take_part(self._append(session_id, log, new, now))
+            return take_part(extended(session_id, log, new, now))
 
     async def start_branch(
         self,
@@ -135,11 +133,13 @@ class InMemoryStore(Leasing, Store):
                     session_id, expected_revision=expected_revision or 0, revision=log.revision
                 )
             checked_after(after, log.last_seq)
-            shared = [row for row in log.branches[log.branch].rows if row.seq <= after]
+            rows = log.branches[log.branch].rows
+            shared = [row for row in rows if row.seq <= after]
+            new = as_first_logged(new, rows)
             number = max(log.branches) + 1
             log.branches[number] = LogBranch(log.branch, after, None, shared)
             log.branch, log.last_seq = number, after
-            return take_part(self._append(session_id, log, new, now))
+            return take_part(extended(session_id, log, new, now))
 
     async def fork(
         self, session_id: str, new_session_id: str, *, after: int | None = None
@@ -151,8 +151,7 @@ class InMemoryStore(Leasing, Store):
             if self._found(new_session_id) is not None:
                 raise existing(new_session_id)
             shared = [row for row in log.branches[log.branch].rows if row.seq <= end]
-            made = self._create(new_session_id, shared, end, now)
-            made.runs = dict(log.runs)
+            made = self._create(new_session_id, shared, end, now, log.runs)
             made.commit(now)
             return appended(new_session_id, made, 0)
 
@@ -306,7 +305,7 @@ class InMemoryStore(Leasing, Store):
             if not unknown_to(log.branches[log.branch].rows, own):
                 return appended(session_id, log, 0)
             own = [replace(row, is_failed=is_failed) for row in own]
-            return self._append(session_id, log, own, now)
+            return extended(session_id, log, own, now)
 
     async def discard_run(self, session_id: str, run_id: str) -> bool:
         with self._locked():
@@ -386,15 +385,16 @@ class InMemoryStore(Leasing, Store):
             raise unknown(session_id)
         return log
 
-    def _create(self, session_id: str, shared: list[LogRow], end: int, now: datetime) -> Log:
+    def _create(
+        self,
+        name: str,
+        shared: list[LogRow],
+        end: int,
+        now: datetime,
+        runs: Mapping[str, Owner] | None = None,
+    ) -> Log:
         branches = {1: LogBranch(None, 0, None, shared)}
-        log = Log(created_at=now, updated_at=now, branches=branches, last_seq=end)
-        self._shelf.logs[self.tenant, session_id] = log
+        known = dict(runs or {}) if end else {}
+        log = Log(created_at=now, updated_at=now, branches=branches, last_seq=end, runs=known)
+        self._shelf.logs[self.tenant, name] = log
         return log
-
-    def _append(self, session_id: str, log: Log, new: Iterable[LogRow], now: datetime) -> Appended:
-        added = add_rows(log.branches[log.branch].rows, new, log.last_seq)
-        log.last_seq += len(added)
-        log.usage += reply_usage(from_json(row.body) for row in added)
-        log.commit(now)
-        return appended(session_id, log, len(added))

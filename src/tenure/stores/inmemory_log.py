@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -18,6 +19,7 @@ from tenure.stores.checks import (
     checked_name,
     checked_redacted,
     checked_session_id,
+    reply_usage,
 )
 from tenure.stores.inmemory_drawers import Cabinet
 
@@ -123,6 +125,17 @@ def new_rows(
     ]
 
 
+def _messages_of(logs: Iterable[Log], owner: Owner) -> set[str]:
+    """Return the ids of what an owner's runs have written."""
+    return {
+        row.message_id
+        for log in logs
+        for branch in log.branches.values()
+        for row in branch.rows
+        if row.run_id is not None and log.runs.get(row.run_id) == owner
+    }
+
+
 def unknown_to(rows: Iterable[LogRow], new: Iterable[LogRow]) -> list[LogRow]:
     """The new rows whose ids are not there yet, each id once."""
     known = {row.message_id for row in rows}
@@ -137,6 +150,17 @@ def add_rows(rows: list[LogRow], new: Iterable[LogRow], last_seq: int) -> list[L
     return added
 
 
+def as_first_logged(new: Iterable[LogRow], rows: Iterable[LogRow]) -> list[LogRow]:
+    """New rows, with the run of those that a history has already: it is still whose they are."""
+    known = {row.message_id: row for row in rows}
+    return [
+        replace(row, run_id=first.run_id, is_failed=first.is_failed)
+        if (first := known.get(row.message_id)) is not None
+        else row
+        for row in new
+    ]
+
+
 def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     """Return a row as a redaction leaves it: itself, changed, or None."""
     message = from_json(row.body)
@@ -147,8 +171,10 @@ def redacted(row: LogRow, redaction: Redaction) -> LogRow | None:
     return row if body == row.body else replace(row, body=body)
 
 
-def _without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
-    """Take out of a log what some runs have written, and the summaries of it; return how much."""
+def _without_runs(log: Log, run_ids: Iterable[str], said: AbstractSet[str], now: datetime) -> int:
+    """Take out of a log what some runs have written, and summaries of that and of what was said in other
+    logs; return how much.
+    """
     gone: set[str] = set()
     for run_id in run_ids:
         number = log.run_branch(run_id)
@@ -162,7 +188,8 @@ def _without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
     for branch in log.branches.values():
         kept: list[LogRow] = []
         for row in branch.rows:
-            if row.message_id in gone or not gone.isdisjoint(covered_ids(from_json(row.body))):
+            covered = covered_ids(from_json(row.body))
+            if row.message_id in gone or any(i in said or i in gone for i in covered):
                 gone.add(row.message_id)
             else:
                 kept.append(row)
@@ -175,9 +202,11 @@ def _without_runs(log: Log, run_ids: Iterable[str], now: datetime) -> int:
 def forgotten(shelf: Shelf, tenant: str, owner: Owner, now: datetime) -> Forgotten:
     """Remove what an owner's runs have written; returns what that was, but for memories."""
     gone = Forgotten()
-    for (whose, session_id), log in sorted(shelf.logs.items()):
+    mine = {session_id: log for (whose, session_id), log in shelf.logs.items() if whose == tenant}
+    said = _messages_of(mine.values(), owner)
+    for session_id, log in sorted(mine.items()):
         own = [run_id for run_id, participant in log.runs.items() if participant == owner]
-        if whose != tenant or not own:
+        if not own:
             continue
         if len(own) == len(log.runs):
             messages = len(log.branches[log.branch].rows)
@@ -185,7 +214,7 @@ def forgotten(shelf: Shelf, tenant: str, owner: Owner, now: datetime) -> Forgott
             del shelf.logs[tenant, session_id]
             shelf.turns.pop((tenant, session_id), None)
         else:
-            messages = _without_runs(log, own, now)
+            messages = _without_runs(log, own, said, now)
             gone = replace(gone, shared=(*gone.shared, session_id))
         gone = replace(gone, messages=gone.messages + messages)
     return gone
@@ -206,6 +235,15 @@ def appended(session_id: str, log: Log | None, written: int) -> Appended:
         last_seq=log.last_seq if log is not None else 0,
         written=written,
     )
+
+
+def extended(session_id: str, log: Log, new: Iterable[LogRow], now: datetime) -> Appended:
+    """Commit new rows behind a history; returns what a caller is told."""
+    added = add_rows(log.branches[log.branch].rows, new, log.last_seq)
+    log.last_seq += len(added)
+    log.usage += reply_usage(from_json(row.body) for row in added)
+    log.commit(now)
+    return appended(session_id, log, len(added))
 
 
 def described(session_id: str, log: Log) -> Conversation:

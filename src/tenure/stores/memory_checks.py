@@ -32,6 +32,20 @@ def checked_owner(owner: Owner) -> Owner:
     return owner
 
 
+def checked_labels(**labels: str | None) -> None:
+    """Refuse labels, by their names, that no memory can have.
+
+    Raises:
+        InvalidValueError: One is no text, empty, or cannot be kept.
+    """
+    for name, label in labels.items():
+        if label is None:
+            continue
+        if not isinstance(label, str) or not label:  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(f"{name}={label!r} must be a text that is not empty, or None.")
+        checked_name(label, name)
+
+
 def checked_participant(by: Participant | None, run_id: str | None) -> Participant | None:
     """Return who writes in a run.
 

@@ -27,8 +27,9 @@ from tenure.memory import (
     checked_validity,
     content_hash,
 )
-from tenure.stores.checks import checked_metadata, checked_name
+from tenure.stores.checks import checked_metadata
 from tenure.stores.index_source import IndexedMemory, micros
+from tenure.stores.memory_checks import checked_labels
 
 if TYPE_CHECKING:
     from tenure.memory import Vector
@@ -45,8 +46,7 @@ def made(new: NewMemory, owner: Owner, *, tenant: str, clock: Clock, now: dateti
         InvalidValueError: Something of it cannot be stored; the text says what.
     """
     content = checked_content(new.content)
-    for label in _LABELS:
-        _check_label(label, getattr(new, label))
+    checked_labels(**{label: getattr(new, label) for label in _LABELS})
     if new.position is not None and not _is_place(new.position):
         raise InvalidValueError(f"position={new.position!r} must be a whole number of 64 bits.")
     valid_from = None if new.valid_from is None else in_utc(new.valid_from)
@@ -244,13 +244,6 @@ def indexed(number: int, record: str, *, terms: str, length: int, asks: bool) ->
 def _copied(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
     """Check metadata, and share nothing that can be changed with the caller."""
     return cast("dict[str, Json]", json.loads(checked_metadata(metadata)))
-
-
-def _check_label(what: str, value: str | None) -> None:
-    if value is not None:
-        if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] # users err
-            raise InvalidValueError(f"{what}={value!r} must be a text that is not empty, or None.")
-        checked_name(value, what)
 
 
 def _is_place(position: object) -> bool:

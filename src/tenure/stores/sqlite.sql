@@ -137,6 +137,12 @@ SELECT max(seq) AS seq
 FROM entries
 WHERE tenant = :tenant AND conversation_id = :conversation_id AND branch = :branch;
 
+-- name: first_logged
+SELECT run_id, kind
+FROM entries
+WHERE tenant = :tenant AND conversation_id = :conversation_id AND branch = :branch
+    AND seq > :low AND seq <= :high AND message_id = :message_id;
+
 -- name: list_entries
 SELECT branch, seq, message_id, run_id, body
 FROM entries

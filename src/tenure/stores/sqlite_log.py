@@ -24,6 +24,7 @@ from tenure.stores.sqlite_history import (
     FAILED,
     MESSAGE,
     Head,
+    Segment,
     count,
     find,
     known,
@@ -91,12 +92,15 @@ def start_branch(
     if expected_revision is not None and expected_revision != head.revision:
         raise conflict(session_id, expected_revision=expected_revision, revision=head.revision)
     checked_after(after, head.last_seq)
+    before = list(lineage(rows, head))
     number = new_branch(rows, head, parent_seq=after, run_id=None, clock=clock)
     head.branch, head.last_seq = number, after
     segments = list(lineage(rows, head))
     head.message_count = count(rows, segments)
     new = unknown_to(rows, segments, packed)
-    add(rows, head, new, run_id=run_id, kind=MESSAGE)
+    for item in new:
+        run, kind = _first_logged(rows, before, item) or (run_id, MESSAGE)
+        add(rows, head, [item], run_id=run, kind=kind)
     commit(rows, head, clock, reply_usage(p.message for p in new))
     return appended(session_id, head, len(new))
 
@@ -268,6 +272,15 @@ def new_branch(rows: Rows, head: Head, *, parent_seq: int, run_id: str | None, c
         now=now(clock),
     )
     return number
+
+
+def _first_logged(
+    rows: Rows, segments: Sequence[Segment], item: Packed
+) -> tuple[str | None, str] | None:
+    """The run and the kind of a message that a history has already: it is still whose it is."""
+    name = {"message_id": item.message.id}
+    found = (rows.one("first_logged", segment.params, **name) for segment in segments)
+    return next(((row["run_id"], str(row["kind"])) for row in found if row is not None), None)
 
 
 def remove_entry(rows: Rows, place: dict[str, Value]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tenure.clock import Clock
@@ -65,6 +66,8 @@ def append_to_run(
 def forget(rows: Rows, owner: Owner, *, clock: Clock) -> Forgotten:
     """See `Store.forget`, but for the journal, which is emptied afterwards."""
     forgotten = Forgotten(memories=_forget_memories(rows, owner))
+    # Of all conversations: a fork may have a summary of messages that only the other one has.
+    said = {str(row["message_id"]) for row in rows.all("messages_of_owner", _names(owner))}
     for found in rows.all("conversations_of_owner", _names(owner)):
         session_id = str(found["session_id"])
         head = known(rows, session_id)
@@ -76,7 +79,7 @@ def forget(rows: Rows, owner: Owner, *, clock: Clock) -> Forgotten:
             )
             delete(rows, session_id)
         else:
-            removed = _take_out(rows, head, owner, clock)
+            removed = _take_out(rows, head, owner, said, clock)
             forgotten = replace(
                 forgotten,
                 shared=(*forgotten.shared, session_id),
@@ -94,8 +97,10 @@ def _forget_memories(rows: Rows, owner: Owner) -> int:
     return removed
 
 
-def _take_out(rows: Rows, head: Head, owner: Owner, clock: Clock) -> int:
-    """Remove what an owner's runs have written to a conversation that goes on; return how much."""
+def _take_out(rows: Rows, head: Head, owner: Owner, said: AbstractSet[str], clock: Clock) -> int:
+    """Remove what an owner's runs have written to a conversation that goes on, and summaries of what
+    the owner has said; return how much.
+    """
     own = {"conversation_id": head.conversation_id}
     run_ids = {str(row["run_id"]) for row in rows.all("runs_of_owner", own, **_names(owner))}
     detach_forks(rows, head.conversation_id)
@@ -104,7 +109,8 @@ def _take_out(rows: Rows, head: Head, owner: Owner, clock: Clock) -> int:
     media: set[str] = set()
     for row in rows.all("list_entries", own):
         message = unpack(rows, row["body"])
-        if row["run_id"] in run_ids or not gone.isdisjoint(covered_ids(message)):
+        is_summary_of_it = any(i in said or i in gone for i in covered_ids(message))
+        if row["run_id"] in run_ids or is_summary_of_it:
             gone.add(message.id)
             media |= remove_entry(rows, {**own, "branch": row["branch"], "seq": row["seq"]})
     drop_unused(rows, media)

@@ -25,6 +25,12 @@ FROM runs
 WHERE tenant = :tenant AND conversation_id = :conversation_id
     AND agent_id = :agent_id AND user_id = :user_id;
 
+-- name: messages_of_owner
+SELECT DISTINCT entries.message_id
+FROM runs
+JOIN entries USING (tenant, conversation_id, run_id)
+WHERE runs.tenant = :tenant AND agent_id = :agent_id AND user_id = :user_id;
+
 -- name: other_owner
 SELECT 1
 FROM runs

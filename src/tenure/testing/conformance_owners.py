@@ -180,14 +180,44 @@ class ForgetConformance(StoreSuite):
         assert await store.conversations(owner=ANN) == []
         assert await store.forget(ANN) == Forgotten()
 
+    async def test_a_message_stays_its_writers_on_another_branch(self, store: Store) -> None:
+        """Whoever rewrites a history does not become the writer of what others have said in it."""
+        ann, bob, app = said("ann"), said("bob"), said("app")
+        await store.append("s", ann, run_id="1", is_failed=True, by=by(ANN))
+        await store.append("s", bob, run_id="2", by=by(BOB))
+        await store.append("s", app)
+        edited = replace(ann[0], metadata={"edited": True})
+        new = [*bob, edited, *app, *said("bob too")]
+        await store.start_branch("s", new, after=0, run_id="3", by=by(BOB))
+        entries = await store.entries("s")
+        assert [entry.run_id for entry in entries] == ["2", "1", None, "3"]
+        assert [entry.is_failed for entry in entries] == [False, True, False, False]
+        assert (await store.forget(ANN)).messages == 1
+        assert await history(store, "s") == ["bob", "app", "bob too"]
+        await store.append("s", said("ann again"), run_id="4", by=by(ANN))
+        assert (await store.forget(BOB)).shared == ("s",)
+        assert await history(store, "s") == ["app", "ann again"]
+
     async def test_a_fork_is_forgotten_too(self, store: Store) -> None:
         """Whoever took part in a conversation has taken part in its forks."""
         await store.append("s", said("ann"), run_id="1", by=by(ANN))
         await store.fork("s", "fork")
+        await store.fork("s", "empty", after=0)  # which takes over nothing
         await store.append("fork", said("bob"), run_id="2", by=by(BOB))
         forgotten = await store.forget(ANN)
         assert (forgotten.conversations, forgotten.shared) == (("s",), ("fork",))
         assert await history(store, "fork") == ["bob"]
+        assert await store.conversation("empty") is not None
+
+    async def test_summaries_in_a_fork_are_forgotten_too(self, store: Store) -> None:
+        """A fork that has a summary, and not what the owner said, loses the summary."""
+        first = said("ann")
+        await store.append("s", first, run_id="1", by=by(ANN))
+        new = [summary("what ann said", first), *said("bob")]
+        await store.start_branch("s", new, after=0, run_id="2", by=by(BOB))
+        await store.fork("s", "fork")
+        assert (await store.forget(ANN)).shared == ("fork", "s")
+        assert await history(store, "s") == await history(store, "fork") == ["bob"]
 
     async def test_a_run_cannot_bring_an_owner_back(self, store: Store) -> None:
         """Whoever holds the lease of a conversation that is forgotten has lost it."""

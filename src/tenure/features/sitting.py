@@ -1,12 +1,13 @@
-"""What a run has made of its conversation, beside what is stored: where they part, and what stays."""
+"""What one run has of its conversation, and how the history that it leaves is made of that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from tenure.marks import is_summary
+from tenure.marks import covered_ids, is_summary
 from tenure.messages import Message
+from tenure.stores import Store
 from tenure.stores.base import Entry
 from tenure.stores.leases import Held
 
@@ -23,7 +24,7 @@ class Sitting:
     history: set[str] = field(default_factory=set[str])  # ids of all of it, if it may be deleted
 
 
-def shared(conversation: list[Message], sitting: Sitting) -> int:
+def shared_length(conversation: list[Message], sitting: Sitting) -> int:
     """How many messages a conversation still begins with of those that its run began with."""
     pairs = zip(conversation, sitting.shown, strict=False)
     changed = (n for n, (now, then) in enumerate(pairs) if now.id != then.id or now != then)
@@ -53,16 +54,35 @@ def of_others(entries: list[Entry], sitting: Sitting) -> list[Message]:
     return [entry.message for entry in entries[places[-1] :]] if places else []
 
 
-def as_loaded(conversation: list[Message], sitting: Sitting) -> list[Message]:
+async def removed_meanwhile(
+    store: Store, session_id: str, sitting: Sitting, entries: list[Entry]
+) -> set[str]:
+    """The ids of what was removed for good after a run had loaded it."""
+    missing = {m.id for m in sitting.loaded} - {entry.message.id for entry in entries}
+    for branch in await store.branches(session_id) if missing else ():
+        logged = await store.entries(session_id, branch=branch.branch)
+        missing -= {entry.message.id for entry in logged}
+    return missing
+
+
+def is_gone(message: Message, gone: set[str]) -> bool:
+    """Whether a message is one of those that are gone, or a summary of one, which then goes, too."""
+    if not gone.isdisjoint(covered_ids(message)):
+        gone.add(message.id)
+    return message.id in gone
+
+
+def as_loaded(conversation: list[Message], sitting: Sitting, entries: list[Entry]) -> list[Message]:
     """A conversation with what the run left alone as it is stored, and not as it was shown."""
     shown = {message.id: message for message in sitting.shown}
     stored = {message.id: message for message in sitting.loaded}
+    stored |= {entry.message.id: entry.message for entry in entries}  # as a redaction left it
     return [stored.get(m.id, m) if shown.get(m.id) == m else m for m in conversation]
 
 
-def whole(conversation: list[Message], sitting: Sitting) -> list[Message]:
+def whole_conversation(conversation: list[Message], sitting: Sitting) -> list[Message]:
     """A conversation with what was only hidden from the run; as the run left it if it rewrote it."""
     shown = len(sitting.shown)
-    if shared(conversation, sitting) < shown:
+    if shared_length(conversation, sitting) < shown:
         return conversation
     return [*sitting.loaded, *conversation[shown:]]

@@ -22,6 +22,7 @@ from tenure import (
     InvalidValueError,
     LongTermMemory,
     Media,
+    Memories,
     MemoriesRecalled,
     MemoriesStored,
     Memory,
@@ -227,7 +228,7 @@ async def test_row_26_clearing_memories_only(store: Store) -> None:
 
 
 async def test_row_30_agents_and_users_are_apart(store: Store) -> None:
-    """Two agents and two users, at the same time on one store, never see what the others were told."""
+    """C70: two agents and two users at the same time never see what the others were told."""
     owners = [(name, who) for name in ("A", "B") for who in (None, "ann", "bob")]
     agents = {
         owner: agent_with(store, *["ok"] * 12, name=owner[0], user_id=owner[1]) for owner in owners
@@ -297,7 +298,7 @@ async def test_nothing_is_recalled_twice(store: Store) -> None:
 
 
 async def test_a_hundred_runs_leave_no_echo(store: Store) -> None:
-    """After 100 runs with recall on there are exactly the memories of their turns."""
+    """C78: after 100 runs with recall on there are exactly the memories of their turns."""
     agent = agent_with(store, *[f"answer {n}" for n in range(100)], embedder=None)
     for number in range(100):
         await agent.run(f"question {number} about tea", f"s{number % 7}")
@@ -319,7 +320,7 @@ async def test_a_hundred_runs_leave_no_echo(store: Store) -> None:
     ],
 )
 async def test_a_poisoned_memory_stays_data(store: Store, evil: str) -> None:
-    """What a memory holds cannot close its block, and stands in it as it was said, escaped."""
+    """C83: what a memory holds cannot close its block, and stands in it escaped, in the user's role."""
     agent = agent_with(store, "ok")
     await agent.memory.add(
         f"tea {evil}", {"role": evil}, speaker=evil[:20].replace("\x00", "") or None
@@ -609,8 +610,6 @@ async def test_runs_without_a_conversation_are_remembered(store: Store) -> None:
 
 async def test_memories_may_be_elsewhere(store: Store, tmp_path: Path) -> None:
     """Memories in another store than the conversation are written right after it."""
-    from tenure import Memories
-
     memories = Memories.open(f"sqlite:///{tmp_path / 'other.db'}", agent_id="shared", embedder=None)
     chat = ChatMemory(store)
     agent = Agent(model=ScriptedModel(["ok"]), features=[chat, LongTermMemory(memories)], name="A")
@@ -618,6 +617,23 @@ async def test_memories_may_be_elsewhere(store: Store, tmp_path: Path) -> None:
     assert [m.content for m in await agent.memory.list(order="asc")] == ["I like tea", "ok"]
     assert len(await store.read("s")) == 2
     await memories.store.close()
+
+
+async def test_memories_of_another_owner_stay_that_owners(store: Store) -> None:
+    """Given memories of another owner in the same store, a run recalls these and adds to them alone."""
+    shared = Memories.open(store, agent_id="shared", embedder=None)
+    await shared.add("The office is in Porto")
+    agent = Agent(
+        model=ScriptedModel(["In Porto."]),
+        store=store,
+        name="A",
+        features=[ChatMemory(), LongTermMemory(shared)],
+    )
+    await agent.run("Where is the office?", "s")
+    assert "The office is in Porto" in sent(agent)
+    assert await shared.count() == 3
+    assert await Memories.open(store, agent_id="A", embedder=None).count() == 0
+    assert len(await store.read("s")) == 2
 
 
 async def test_a_dead_embedder_holds_up_nothing(store: Store) -> None:

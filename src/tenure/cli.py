@@ -181,7 +181,10 @@ def delete(
     db: Db = None,
     is_sure: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete a conversation with all its messages, for good."""
+    """Delete a conversation with all its messages, for good.
+
+    What agents remember of it stays; `tenure memory clear --session` removes that.
+    """
     store = existing_store(db)
     with asyncio.Runner() as runner:
         found = runner.run(store.conversation(session))

@@ -29,7 +29,7 @@ from tenure.recalled import recalled_block
 from tenure.run import Feature, RunContext
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.memory_base import MemoryQuery
-from tenure.stores.memory_checks import checked_labels
+from tenure.stores.memory_checks import checked_labels, refuse_writing
 
 if TYPE_CHECKING:
     from tenure.embedding import EmbedderSpec
@@ -95,6 +95,8 @@ class LongTermMemory(Feature):
 
         Raises:
             InvalidValueError: One of them is out of range.
+            UsageError: The memories are those of all users, which cannot be added to, and something is
+                to be remembered.
         """
         _checked_memories(memories)
         at_least(0, top_k=top_k)
@@ -103,6 +105,8 @@ class LongTermMemory(Feature):
             raise InvalidValueError(f"min_score={min_score!r} must be a number.")
         checked_labels(graph_id=graph_id, task_id=task_id)
         checked_ingest(ingest)
+        if memories is not None and (ingest is not None or recall_tools):
+            refuse_writing(memories.owner)
         self._memories = memories
         self._is_given = memories is not None
         self._embedder = embedder
@@ -230,7 +234,7 @@ class LongTermMemory(Feature):
             new = recall.new
             if new is None:  # there is no store, or no conversation
                 new = await self._turn(ctx, ctx.new_messages if ctx.kept is None else ctx.kept)
-            stored = await self.memories.add_many(new)
+            stored = await self.memories.add_many(new) if new else []
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))
 

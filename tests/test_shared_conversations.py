@@ -242,3 +242,17 @@ async def test_memories_of_all_users_are_only_recalled(store: Store) -> None:
     assert isinstance(agent.model, ScriptedModel)
     assert "in the kitchen" in agent.model.requests[0].messages[-1].text
     assert await everybody.count() == 1
+
+
+async def test_a_note_outside_a_run_is_not_lost(store: Store) -> None:
+    """The remember tool, called by code when a run is over, remembers at once."""
+
+    async def noting(ctx: RunContext, text: str) -> object:
+        async with ctx.llm.write_session() as session:
+            return await session.call_tool("remember", {"text": "In the run"})
+
+    memory = LongTermMemory(embedder=None, recall_tools=True)
+    agent = agent_of(store, None, features=[memory], strategy=noting)
+    await agent.run("Hi", "s")
+    await agent.tools["remember"].execute({"text": "After the run"})
+    assert await contents(agent) == ["In the run", "After the run"]

@@ -53,6 +53,7 @@ class _Recall:
     noted: list[str] = field(default_factory=list[str])  # by the model, with a tool
     new: list[NewMemory] | None = None  # all that is to be remembered, once that is known
     is_committed: bool = False  # whether they were stored with the run's messages
+    is_over: bool = False  # whether the run has ended, so that nothing more is remembered with it
 
 
 class LongTermMemory(Feature):
@@ -169,7 +170,8 @@ class LongTermMemory(Feature):
         Returns:
             False when no tool of a run is being called.
         """
-        if (ctx := self._run.get()) is None:
+        ctx = self._run.get()  # which whoever has called a tool in a run of theirs keeps behind it
+        if ctx is None or self._recall(ctx).is_over:
             return False
         self._recall(ctx).noted.append(content)
         return True
@@ -227,6 +229,7 @@ class LongTermMemory(Feature):
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """Remember the turn, unless that was done with the messages; and have it embedded."""
         recall = self._recall(ctx)
+        recall.is_over = True
         if recall.is_committed and ctx.stored is not None:
             added = ctx.stored.memories
             stored = await self.memories._embedded(added)  # pyright: ignore[reportPrivateUsage] # half of an add
@@ -237,6 +240,10 @@ class LongTermMemory(Feature):
             stored = await self.memories.add_many(new) if new else []
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))
+
+    async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
+        """Take no more notes."""
+        self._recall(ctx).is_over = True
 
     # --- pieces ---
 

@@ -5,7 +5,8 @@ run's requests as one block of data in front of it (`recalled.py`). The block is
 the model is shown already is not recalled: not what the window has, nor the question itself.
 
 When a run has succeeded, its turn is remembered, in the same transaction as its messages where `ChatMemory`
-keeps them in the same store; otherwise right after them. Of a run that failed nothing is remembered.
+keeps them in the same store and the memories are the agent's own; otherwise right after them. Of a run that
+failed nothing is remembered.
 """
 
 from __future__ import annotations

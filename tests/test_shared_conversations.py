@@ -19,6 +19,7 @@ from tenure import (
     InMemoryStore,
     KeepLastN,
     LongTermMemory,
+    Memories,
     MemoriesRecalled,
     Message,
     RunContext,
@@ -26,6 +27,7 @@ from tenure import (
     Text,
     ToolCall,
     Turn,
+    UsageError,
     facts,
     tool_loop,
     user,
@@ -225,3 +227,32 @@ async def test_facts_are_not_made_of_what_was_recalled(store: Store) -> None:
     assert "What do I not eat?" in asked
     assert "Nuts." in asked
     assert "says the doctor" not in asked
+
+
+async def test_memories_of_all_users_are_only_recalled(store: Store) -> None:
+    """A handle on all users is refused at once where something is to be remembered; else it works."""
+    await agent_of(store, "ann").memory.add("Tea is in the kitchen")
+    everybody = Memories.open(store, agent_id="A", all_users=True, embedder=None)
+    wrong: list[dict[str, Any]] = [{}, {"ingest": None, "recall_tools": True}]
+    for options in wrong:
+        with pytest.raises(UsageError, match="only reads"):
+            LongTermMemory(everybody, **options)
+    agent = agent_of(store, None, "There.", features=[LongTermMemory(everybody, ingest=None)])
+    await agent.run("Where is tea?", "s")
+    assert isinstance(agent.model, ScriptedModel)
+    assert "in the kitchen" in agent.model.requests[0].messages[-1].text
+    assert await everybody.count() == 1
+
+
+async def test_a_note_outside_a_run_is_not_lost(store: Store) -> None:
+    """The remember tool, called by code when a run is over, remembers at once."""
+
+    async def noting(ctx: RunContext, text: str) -> object:
+        async with ctx.llm.write_session() as session:
+            return await session.call_tool("remember", {"text": "In the run"})
+
+    memory = LongTermMemory(embedder=None, recall_tools=True)
+    agent = agent_of(store, None, features=[memory], strategy=noting)
+    await agent.run("Hi", "s")
+    await agent.tools["remember"].execute({"text": "After the run"})
+    assert await contents(agent) == ["In the run", "After the run"]

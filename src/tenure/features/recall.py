@@ -5,7 +5,8 @@ run's requests as one block of data in front of it (`recalled.py`). The block is
 the model is shown already is not recalled: not what the window has, nor the question itself.
 
 When a run has succeeded, its turn is remembered, in the same transaction as its messages where `ChatMemory`
-keeps them in the same store; otherwise right after them. Of a run that failed nothing is remembered.
+keeps them in the same store and the memories are the agent's own; otherwise right after them. Of a run that
+failed nothing is remembered.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tenure.recalled import recalled_block
 from tenure.run import RunContext
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.memory_base import MemoryQuery
-from tenure.stores.memory_checks import checked_labels
+from tenure.stores.memory_checks import checked_labels, refuse_writing
 
 if TYPE_CHECKING:
     from tenure.embedding import EmbedderSpec
@@ -54,6 +55,7 @@ class _Recall:
     noted: list[str] = field(default_factory=list[str])  # by the model, with a tool
     new: list[NewMemory] | None = None  # all that is to be remembered, once that is known
     is_committed: bool = False  # whether they were stored with the run's messages
+    is_over: bool = False  # whether the run has ended, so that nothing more is remembered with it
 
 
 class LongTermMemory(Feature):
@@ -96,6 +98,8 @@ class LongTermMemory(Feature):
 
         Raises:
             InvalidValueError: One of them is out of range.
+            UsageError: The memories are those of all users, which cannot be added to, and something is
+                to be remembered.
         """
         _checked_memories(memories)
         at_least(0, top_k=top_k)
@@ -104,6 +108,8 @@ class LongTermMemory(Feature):
             raise InvalidValueError(f"min_score={min_score!r} must be a number.")
         checked_labels(graph_id=graph_id, task_id=task_id)
         checked_ingest(ingest)
+        if memories is not None and (ingest is not None or recall_tools):
+            refuse_writing(memories.owner)
         self._memories = memories
         self._is_given = memories is not None
         self._embedder = embedder
@@ -166,7 +172,8 @@ class LongTermMemory(Feature):
         Returns:
             False when no tool of a run is being called.
         """
-        if (ctx := self._run.get()) is None:
+        ctx = self._run.get()  # which whoever has called a tool in a run of theirs keeps behind it
+        if ctx is None or self._recall(ctx).is_over:
             return False
         self._recall(ctx).noted.append(content)
         return True
@@ -224,6 +231,7 @@ class LongTermMemory(Feature):
     async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
         """Remember the turn, unless that was done with the messages; and have it embedded."""
         recall = self._recall(ctx)
+        recall.is_over = True
         if recall.is_committed and ctx.stored is not None:
             added = ctx.stored.memories
             stored = await self.memories._embedded(added)  # pyright: ignore[reportPrivateUsage] # half of an add
@@ -231,9 +239,13 @@ class LongTermMemory(Feature):
             new = recall.new
             if new is None:  # there is no store, or no conversation
                 new = await self._turn(ctx, ctx.new_messages if ctx.kept is None else ctx.kept)
-            stored = await self.memories.add_many(new)
+            stored = await self.memories.add_many(new) if new else []
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))
+
+    async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
+        """Take no more notes."""
+        self._recall(ctx).is_over = True
 
     # --- pieces ---
 

@@ -39,6 +39,7 @@ def recall_tools_of(feature: LongTermMemory) -> list[Tool]:
             )
         if not feature.note(text):
             await feature.memories.add(text, {"type": "note"})
+            return "It is remembered."
         return "It is remembered when this answer is complete."
 
     @tool

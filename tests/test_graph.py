@@ -298,7 +298,10 @@ async def test_branches_run_at_once_on_forks() -> None:
             ctx.storage["who"] = name
             async with ctx.llm.write_session() as session:
                 session.append_prompt(user(f"{text} {name}"))
-                return (await session.request_llm()).text
+                reply = await session.request_llm()
+            await barrier.wait()
+            assert ctx.storage["who"] == name
+            return reply.text
 
         return asking
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from tenure import (
     Event,
     FilterMessagesPreprocessor,
     HistoryNotStoredError,
-    InMemoryStore,
     InvalidValueError,
     LongTermMemory,
     Media,
@@ -45,19 +44,10 @@ from tenure import (
     user,
 )
 from tenure.codec import to_json
-from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import HashEmbedder, ManualClock, ScriptedModel
 from tenure.testing.scripted import Reply
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each driver."""
-    made: Store = InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "m.db")
-    yield made
-    await made.close()
 
 
 def agent_with(store: Store | str, *replies: Reply, **options: Any) -> Agent:

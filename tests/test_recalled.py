@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from html import unescape
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +31,6 @@ from tenure import (
     user,
 )
 from tenure.recalled import CUT, Attached, RecalledBlock, recalled_block
-from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock, ScriptedModel
 from tenure.testing.histories import random_history
 
@@ -183,14 +180,6 @@ def test_putting_changes_no_message() -> None:
 
 
 # --- tools ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each driver."""
-    made: Store = InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "m.db")
-    yield made
-    await made.close()
 
 
 def calling(name: str, args: str) -> AssistantMessage:

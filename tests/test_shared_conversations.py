@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from json import dumps
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tenure import (
     ChatMemory,
     Concept,
     Event,
-    InMemoryStore,
     KeepLastN,
     LongTermMemory,
     Memories,
@@ -32,19 +30,10 @@ from tenure import (
     tool_loop,
     user,
 )
-from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ScriptedModel
 from tenure.testing.scripted import Reply
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """A new store of each driver."""
-    made: Store = InMemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "m.db")
-    yield made
-    await made.close()
 
 
 def agent_of(store: Store, user_id: str | None, *replies: Reply, **options: Any) -> Agent:

@@ -26,10 +26,13 @@ from tenure import (
     ToolCall,
     Turn,
     UsageError,
+    WholeHistory,
+    assistant,
     facts,
     tool_loop,
     user,
 )
+from tenure.marks import is_summary
 from tenure.testing import ScriptedModel
 from tenure.testing.scripted import Reply
 
@@ -245,3 +248,56 @@ async def test_a_note_outside_a_run_is_not_lost(store: Store) -> None:
     await agent.run("Hi", "s")
     await agent.tools["remember"].execute({"text": "After the run"})
     assert await contents(agent) == ["In the run", "After the run"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_a_run_says_and_then_summarises_is_kept(store: Store, is_first: bool) -> None:
+    """What a run has added and then summarised is logged, found by `covered`, and remembered."""
+    if not is_first:
+        await store.append("s", [user("before"), assistant("earlier")])
+
+    async def strategy(ctx: RunContext, text: str) -> str:
+        async with ctx.llm.write_session() as session:
+            session.append_prompt(user("the first"))
+            session.append_prompt(user(text))
+            await session.request_llm()
+            await session.replace_history_with_tldr(WholeHistory())
+        async with ctx.llm.write_session() as session:
+            await session.replace_history_with_tldr(WholeHistory())
+            session.append_prompt(user("and then?"))
+            return (await session.request_llm()).text
+
+    replies = ("Noted.", "in short", "shorter", "Done.")
+    agent = agent_of(store, None, *replies, strategy=strategy)
+    await agent.run("IMPORTANT", "s")
+    history = await store.read("s")
+    [last] = [message for message in history if is_summary(message)]
+    assert [m.text for m in history if m.text in ("IMPORTANT", "Noted.", "in short")] == []
+    found = {m.text: m for m in await store.covered("s", last.id)}
+    covered = {m.text for m in found.values()}
+    for each in [m for m in found.values() if is_summary(m)]:
+        covered |= {m.text for m in await store.covered("s", each.id)}
+    assert {"IMPORTANT", "Noted."} <= covered
+    contents = {m.content for m in await agent.memory.list()}
+    assert {"IMPORTANT", "and then?", "Done."} <= contents
+    assert len(await store.read("s")) == len({m.id for m in history})
+    other = store.for_tenant("t")
+    assert await other.covered("s", last.id) == []
+
+
+async def test_nothing_is_archived_where_nothing_is_kept(store: Store) -> None:
+    """With `retention="delete"` what a summary stands for is nowhere."""
+
+    async def strategy(ctx: RunContext, text: str) -> str:
+        async with ctx.llm.write_session() as session:
+            session.append_prompt(user("the first"))
+            session.append_prompt(user(text))
+            await session.replace_history_with_tldr(WholeHistory())
+        return "ok"
+
+    chat = ChatMemory(store, retention="delete").window_size(50)
+    agent = agent_of(store, None, "in short", strategy=strategy, memory=False, features=[chat])
+    await agent.run("SECRET", "s")
+    for branch in await store.branches("s"):
+        entries = await store.entries("s", branch=branch.branch)
+        assert "SECRET" not in [entry.message.text for entry in entries]

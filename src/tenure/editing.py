@@ -24,11 +24,28 @@ from tenure.windows import selection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """What a session reads, and what a write session commits."""
+    """What a session reads, and what a write session commits.
+
+    Args:
+        prompt: The messages, and how they are sent.
+        tools: What the model is offered.
+        model: Who is asked.
+        dropped: What sessions have taken out of the prompt so far, in order.
+    """
 
     prompt: Prompt
     tools: tuple[ToolSpec, ...]
     model: Model
+    dropped: tuple[Message, ...] = ()
+
+    def after(self, earlier: SessionState) -> SessionState:
+        """Return this state as one that comes after another: it knows what has been dropped since."""
+        before, now = earlier.prompt.messages, self.prompt.messages
+        if now[: len(before)] == before:  # compares objects that are the same by that: costs little
+            return self
+        left = {message.id for message in now}
+        gone = tuple(message for message in before if message.id not in left)
+        return replace(self, dropped=(*earlier.dropped, *gone))
 
 
 class Reading(ABC):

@@ -26,7 +26,7 @@ from tenure.asking import Outside
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.editing import SessionState
 from tenure.errors import NestedSessionError
-from tenure.messages import SystemMessage
+from tenure.messages import Message, SystemMessage
 from tenure.models import Model
 from tenure.prompt import Prompt
 from tenure.recalled import Attached
@@ -99,6 +99,11 @@ class LLMContext:
     def model(self) -> Model:
         """The model, as last committed."""
         return self._shared.state.model
+
+    @property
+    def dropped(self) -> tuple[Message, ...]:
+        """The messages that committed sessions have taken out of the prompt, in order."""
+        return self._shared.state.dropped
 
     def reset(self, prompt: Prompt) -> None:
         """Start from another prompt. Only while no session is open: before a run's strategy starts."""

@@ -38,6 +38,7 @@ from tenure.events import (
 )
 from tenure.feature import Feature
 from tenure.llm import LLMContext
+from tenure.marks import covered_ids
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
 from tenure.prompt import Prompt
@@ -173,6 +174,20 @@ class RunContext:
     def new_messages(self) -> tuple[Message, ...]:
         """The messages that this run has added so far, in order."""
         return tuple(m for m in self.conversation if m.id not in self._history_ids)
+
+    @property
+    def covered_messages(self) -> tuple[Message, ...]:
+        """The messages of this run that summaries in its prompt stand for, in order."""
+        dropped = {m.id: m for m in self.llm.dropped if m.id not in self._history_ids}
+        covered: set[str] = set()
+        summaries = self.conversation
+        while summaries:
+            found = {i for each in summaries for i in covered_ids(each)} - covered
+            covered |= found
+            summaries = [
+                dropped[i] for i in found if i in dropped
+            ]  # a summary may stand for others
+        return tuple(message for i, message in dropped.items() if i in covered)
 
     async def participant(self, store: Store, messages: Sequence[Message]) -> Participant:
         """Who writes these messages of the run, and what features want to be remembered with them."""

@@ -368,8 +368,7 @@ class WriteSession(ReadSession, Editing):
         return reply
 
     def _change(self, state: SessionState) -> None:
-        self._require_open()
-        self._current = state
+        self._current = state.after(self._state)
 
 
 def _by_name(args: Mapping[str, object]) -> Mapping[str, object]:

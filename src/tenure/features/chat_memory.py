@@ -278,6 +278,7 @@ class ChatMemory(ChatOptions, Feature):
             await awaited(self.provider.store(session_id, messages))
             ctx.kept = (*hidden, *messages)
             return
+        archive = await self._archive(ctx)
         if shared_length(ctx.conversation, sitting) == len(sitting.shown):
             new = ctx.conversation[len(sitting.shown) :]
             written = await as_written(self._at("store"), ctx.conversation, new=new)
@@ -285,15 +286,25 @@ class ChatMemory(ChatOptions, Feature):
                 session_id,
                 written.messages,
                 run_id=ctx.run_id,
-                by=await ctx.participant(self.provider, written.messages),
+                archive=archive,
+                by=await ctx.participant(self.provider, [*archive, *written.messages]),
                 lease=sitting.held.lease,
             )
         else:
-            written = await self._rewrite(ctx, session_id, sitting)
+            written = await self._rewrite(ctx, session_id, sitting, archive)
         if self._retention == "delete":
             await self._delete_hidden(session_id, sitting, written.hidden)
 
-    async def _rewrite(self, ctx: RunContext, session_id: str, sitting: Sitting) -> Written:
+    async def _archive(self, ctx: RunContext) -> list[Message]:
+        """What the run has said and then summarised: the summary's originals, which are in no history."""
+        if self._retention == "delete":
+            return []
+        covered = [*ctx.covered_messages]
+        return (await as_written(self._at("store"), covered, new=covered)).messages
+
+    async def _rewrite(
+        self, ctx: RunContext, session_id: str, sitting: Sitting, archive: list[Message]
+    ) -> Written:
         """Make the history what the run has made of it; what others appended meanwhile comes last."""
         assert isinstance(self.provider, Store)
         shared = shared_length(ctx.conversation, sitting)
@@ -307,7 +318,7 @@ class ChatMemory(ChatOptions, Feature):
             left = [message for message in conversation[kept:] if not is_gone(message, gone)]
             written = await as_written(self._at("store"), conversation, new=left)
             if by is None:
-                by = await ctx.participant(self.provider, written.messages)
+                by = await ctx.participant(self.provider, [*archive, *written.messages])
             try:
                 ctx.stored = await self.provider.start_branch(
                     session_id,
@@ -315,6 +326,7 @@ class ChatMemory(ChatOptions, Feature):
                     after=after,
                     run_id=ctx.run_id,
                     expected_revision=found.revision if found is not None else 0,
+                    archive=archive,
                     by=by,
                     lease=sitting.held.lease,
                 )
@@ -340,7 +352,8 @@ class ChatMemory(ChatOptions, Feature):
         if not isinstance(self.provider, Store):
             return
         # A summary stands for what is still there: the history stays as it was.
-        finished = [message for message in ctx.new_messages if not is_summary(message)]
+        said = [*ctx.covered_messages, *ctx.new_messages]
+        finished = [message for message in said if not is_summary(message)]
         if not any(isinstance(message, UserMessage) for message in finished):
             finished.insert(0, user(ctx.input, clock=ctx.clock))
         new = [*ctx.initial_messages, *finished] if sitting.is_first else finished

@@ -238,7 +238,10 @@ class LongTermMemory(Feature):
         else:
             new = recall.new
             if new is None:  # there is no store, or no conversation
-                new = await self._turn(ctx, ctx.new_messages if ctx.kept is None else ctx.kept)
+                new = await self._turn(
+                    ctx,
+                    [*ctx.covered_messages, *ctx.new_messages] if ctx.kept is None else ctx.kept,
+                )
             stored = await self.memories.add_many(new) if new else []
         if stored:
             await ctx.send(MemoriesStored(memories=tuple(stored)))
@@ -263,7 +266,8 @@ class LongTermMemory(Feature):
 
     async def _turn(self, ctx: RunContext, messages: Sequence[Message]) -> list[NewMemory]:
         # A history that was rewritten is written again with what others have said, and summaries of it.
-        own = {message.id for message in ctx.new_messages if not is_summary(message)}
+        said = (*ctx.covered_messages, *ctx.new_messages)
+        own = {message.id for message in said if not is_summary(message)}
         turn = Turn(ctx=ctx, messages=tuple(m for m in messages if m.id in own))
         return [
             *(

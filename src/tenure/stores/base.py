@@ -83,6 +83,7 @@ class Store(ABC):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
@@ -101,12 +102,12 @@ class Store(ABC):
             on_conflict: `"raise"` raises `ConflictError`; `"rebase"` appends behind what the others
                 wrote; `"fork"` leaves the conversation alone and appends to a new one, which shares
                 its history as it was at `expected_revision` (if it ever was; else it raises).
+            archive: What summaries of the run stand for and no history has; `covered` finds it.
             by: Who writes this in the run, and what they remember of it.
             lease: Write only while this is held.
 
         Raises:
-            InvalidValueError: The session id, a message or a memory cannot be stored, or there is a
-                participant without a run.
+            InvalidValueError: Something cannot be stored, or there is a participant without a run.
             ConflictError: The conversation is not at `expected_revision`.
             LeaseLostError: The lease is not held any more.
         """
@@ -120,6 +121,7 @@ class Store(ABC):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
@@ -131,9 +133,9 @@ class Store(ABC):
             session_id: The conversation.
             messages: In order; an id that the kept part has already is skipped.
             after: The last entry of the present history to keep; 0 keeps none.
-            run_id: The run that the messages come from. Those that the history had until now, in
-                whatever form, stay those of the run that they came from, failed if that one did.
+            run_id: The run that they come from; those that the history had keep theirs, as it was.
             expected_revision: As for `append`; a conflict raises.
+            archive: As for `append`.
             by: As for `append`.
             lease: Write only while this is held.
 
@@ -252,7 +254,7 @@ class Store(ABC):
             session_id: The conversation.
             after: Only entries behind this number; the last one of a page gives the next.
             limit: At most so many.
-            branch: A branch other than the one that is the history now.
+            branch: Another branch than the one that is the history now.
         """
 
     async def covered(self, session_id: str, summary_id: str) -> list[Message]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from tenure.clock import SYSTEM_CLOCK, Clock
-from tenure.memory import Owner, is_of
+from tenure.memory import Owner
 from tenure.messages import Json, Message
 from tenure.stores.base import (
     DEFAULT_TENANT,
@@ -49,6 +49,7 @@ from tenure.stores.inmemory_log import (
     LogBranch,
     LogRow,
     Shelf,
+    add_aside,
     add_rows,
     appended,
     as_first_logged,
@@ -56,6 +57,7 @@ from tenure.stores.inmemory_log import (
     entry_of,
     extended,
     forgotten,
+    listed,
     new_rows,
     place_in_list,
     redacted,
@@ -86,11 +88,13 @@ class InMemoryStore(Leasing, Store):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         checked_on_conflict(on_conflict)
         new = new_rows(session_id, messages, run_id=run_id, is_failed=is_failed)
+        aside = new_rows(session_id, archive, run_id=run_id)
         take_part = await self._participation(by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
@@ -111,6 +115,7 @@ class InMemoryStore(Leasing, Store):
                     session_id = f"{session_id}~{self._clock.new_id()}"
                     log = self._create(session_id, base, end, now, log.runs)
             log = log or self._create(session_id, [], 0, now)
+            add_aside(log, aside)
             return take_part(extended(session_id, log, new, now))
 
     async def start_branch(
@@ -121,10 +126,12 @@ class InMemoryStore(Leasing, Store):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
         new = new_rows(session_id, messages, run_id=run_id)
+        aside = new_rows(session_id, archive, run_id=run_id)
         take_part = await self._participation(by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._known(session_id)
@@ -133,12 +140,9 @@ class InMemoryStore(Leasing, Store):
                     session_id, expected_revision=expected_revision or 0, revision=log.revision
                 )
             checked_after(after, log.last_seq)
-            rows = log.branches[log.branch].rows
-            shared = [row for row in rows if row.seq <= after]
-            new = as_first_logged(new, rows)
-            number = max(log.branches) + 1
-            log.branches[number] = LogBranch(log.branch, after, None, shared)
-            log.branch, log.last_seq = number, after
+            new = as_first_logged(new, log.branches[log.branch].rows)
+            add_aside(log, aside)
+            log.branch_off(after)
             return take_part(extended(session_id, log, new, now))
 
     async def fork(
@@ -242,13 +246,7 @@ class InMemoryStore(Leasing, Store):
         limit = checked_limit(limit)
         owner = checked_owner(owner) if owner is not None else None
         with self._locked():
-            found = [
-                described(session_id, log)
-                for (tenant, session_id), log in self._shelf.logs.items()
-                if tenant == self.tenant
-                and (owner is None or any(is_of(run, owner) for run in log.runs.values()))
-            ]
-        found.sort(key=place_in_list)
+            found = listed(self._shelf, self.tenant, owner)
         if after is not None:
             found = [item for item in found if place_in_list(item) > place_in_list(after)]
         return found[:limit]

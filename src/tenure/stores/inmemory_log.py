@@ -11,7 +11,7 @@ from datetime import datetime
 
 from tenure.codec import from_json, to_json
 from tenure.marks import covered_ids
-from tenure.memory import Owner
+from tenure.memory import Owner, is_of
 from tenure.messages import Message, Usage
 from tenure.stores.base import Appended, Conversation, Entry, Forgotten, Redaction
 from tenure.stores.checks import (
@@ -75,6 +75,12 @@ class Log:
         self.revision += 1
         self.updated_at = now
         self.commits[self.revision] = (self.branch, self.last_seq)
+
+    def branch_off(self, after: int) -> None:
+        shared = [row for row in self.branches[self.branch].rows if row.seq <= after]
+        number = max(self.branches) + 1
+        self.branches[number] = LogBranch(self.branch, after, None, shared)
+        self.branch, self.last_seq = number, after
 
     def run_branch(self, run_id: str) -> int | None:
         found = (number for number, branch in self.branches.items() if branch.run_id == run_id)
@@ -237,6 +243,16 @@ def appended(session_id: str, log: Log | None, written: int) -> Appended:
     )
 
 
+def add_aside(log: Log, aside: Iterable[LogRow]) -> None:
+    """Log rows that the history has not on a branch of their own behind it."""
+    shared = log.branches[log.branch].rows
+    branch = LogBranch(log.branch, log.last_seq, None, list(shared))
+    added = add_rows(branch.rows, aside, log.last_seq)
+    if added:
+        log.branches[max(log.branches) + 1] = branch
+        log.usage += reply_usage(from_json(row.body) for row in added)
+
+
 def extended(session_id: str, log: Log, new: Iterable[LogRow], now: datetime) -> Appended:
     """Commit new rows behind a history; returns what a caller is told."""
     added = add_rows(log.branches[log.branch].rows, new, log.last_seq)
@@ -259,6 +275,17 @@ def described(session_id: str, log: Log) -> Conversation:
         usage=log.usage,
         metadata=json.loads(log.metadata),
     )
+
+
+def listed(shelf: Shelf, tenant: str, owner: Owner | None) -> list[Conversation]:
+    """Return a tenant's conversations, or those in which an owner took part, in the order of lists."""
+    found = [
+        described(session_id, log)
+        for (whose, session_id), log in shelf.logs.items()
+        if whose == tenant
+        and (owner is None or any(is_of(run, owner) for run in log.runs.values()))
+    ]
+    return sorted(found, key=place_in_list)
 
 
 def place_in_list(conversation: Conversation) -> tuple[float, str]:

@@ -94,6 +94,7 @@ class SQLiteStore(Store):
         is_failed: bool = False,
         expected_revision: int | None = None,
         on_conflict: OnConflict = "raise",
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
@@ -106,6 +107,7 @@ class SQLiteStore(Store):
             is_failed=is_failed,
             expected_revision=expected_revision,
             on_conflict=checked_on_conflict(on_conflict),
+            archive=_packed(archive),
             lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
@@ -118,6 +120,7 @@ class SQLiteStore(Store):
         after: int,
         run_id: str | None = None,
         expected_revision: int | None = None,
+        archive: Sequence[Message] = (),
         by: Participant | None = None,
         lease: Lease | None = None,
     ) -> Appended:
@@ -129,6 +132,7 @@ class SQLiteStore(Store):
             after=after,
             run_id=_run_id(run_id),
             expected_revision=expected_revision,
+            archive=_packed(archive),
             lease=checked_lease(lease, session_id),
             clock=self._clock,
         )

@@ -47,6 +47,7 @@ def append(
     is_failed: bool,
     expected_revision: int | None,
     on_conflict: OnConflict,
+    archive: Sequence[Packed],
     lease: Lease | None,
     clock: Clock,
 ) -> Appended:
@@ -70,8 +71,9 @@ def append(
     if head is None:
         head = create(rows, session_id, clock)
     kind = FAILED if is_failed else MESSAGE
+    aside = _archived(rows, head, archive, run_id=run_id, clock=clock)
     add(rows, head, new, run_id=run_id, kind=kind)
-    commit(rows, head, clock, reply_usage(p.message for p in new))
+    commit(rows, head, clock, reply_usage(p.message for p in (*aside, *new)))
     return appended(session_id, head, len(new))
 
 
@@ -83,6 +85,7 @@ def start_branch(
     after: int,
     run_id: str | None,
     expected_revision: int | None,
+    archive: Sequence[Packed],
     lease: Lease | None,
     clock: Clock,
 ) -> Appended:
@@ -93,6 +96,7 @@ def start_branch(
         raise conflict(session_id, expected_revision=expected_revision, revision=head.revision)
     checked_after(after, head.last_seq)
     before = list(lineage(rows, head))
+    aside = _archived(rows, head, archive, run_id=run_id, clock=clock)
     number = new_branch(rows, head, parent_seq=after, run_id=None, clock=clock)
     head.branch, head.last_seq = number, after
     segments = list(lineage(rows, head))
@@ -101,7 +105,7 @@ def start_branch(
     for item in new:
         run, kind = _first_logged(rows, before, item) or (run_id, MESSAGE)
         add(rows, head, [item], run_id=run, kind=kind)
-    commit(rows, head, clock, reply_usage(p.message for p in new))
+    commit(rows, head, clock, reply_usage(p.message for p in (*aside, *new)))
     return appended(session_id, head, len(new))
 
 
@@ -272,6 +276,17 @@ def new_branch(rows: Rows, head: Head, *, parent_seq: int, run_id: str | None, c
         now=now(clock),
     )
     return number
+
+
+def _archived(
+    rows: Rows, head: Head, packed: Sequence[Packed], *, run_id: str | None, clock: Clock
+) -> list[Packed]:
+    """Log messages on a branch of their own behind the history; returns those that it had not."""
+    new = unknown_to(rows, lineage(rows, head), packed)
+    if new:
+        number = new_branch(rows, head, parent_seq=head.last_seq, run_id=None, clock=clock)
+        add(rows, replace(head, branch=number), new, run_id=run_id, kind=MESSAGE)
+    return new
 
 
 def _first_logged(

@@ -21,6 +21,7 @@ this one; each can be run by itself while a driver grows.
 from __future__ import annotations
 
 from tenure.testing.conformance_append import AppendConformance
+from tenure.testing.conformance_archive import ArchiveConformance
 from tenure.testing.conformance_branches import BranchConformance, ForkConformance
 from tenure.testing.conformance_catalog import ListConformance, RenameConformance
 from tenure.testing.conformance_conflicts import ConflictConformance
@@ -44,6 +45,7 @@ from tenure.testing.conformance_runs import RunConformance
 
 __all__ = [
     "AppendConformance",
+    "ArchiveConformance",
     "BranchConformance",
     "ChatHistoryProviderConformance",
     "ConflictConformance",
@@ -71,6 +73,7 @@ __all__ = [
 
 class StoreConformance(
     AppendConformance,
+    ArchiveConformance,
     ConflictConformance,
     BranchConformance,
     ForkConformance,

@@ -50,6 +50,7 @@ def test_sync_sessions_have_the_same_names_and_signatures(name: str) -> None:
         "attach",
         "fork",
         "adopt",
+        "dropped",
     }
     assert {n for n in dir(theirs) if not n.startswith("_")} == public
     for member in public:

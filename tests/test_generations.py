@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import tenure.embedding_worker as worker
-from tenure import EmbeddingError, Memories
+from tenure import EmbeddingError, Memories, NewMemory, Owner, Store
+from tenure.embedding import resolve_embedder
+from tenure.stores.memory_base import Unembedded
 from tenure.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
@@ -169,3 +171,32 @@ async def _is(value: Any, expected: object) -> bool:
 async def _dimensions(memories: Memories) -> set[int]:
     every = await memories.list(limit=None)
     return {0 if m.embedding is None else len(m.embedding) for m in every}
+
+
+async def test_what_is_added_while_the_worker_catches_up_is_embedded_once(store: Store) -> None:
+    """A memory that is handed over while it is found pending, or right after, costs one embedding."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    texts: list[str] = []
+
+    class Slow(HashEmbedder):
+        async def embed(self, batch: Sequence[str], *, kind: Any) -> Any:
+            texts.extend(batch)
+            begun.set()
+            await go_on.wait()
+            return await super().embed(batch, kind=kind)
+
+    memories = store.memories(Owner(agent_id="a"))
+    embedder = resolve_embedder(Slow())
+    assert embedder is not None
+    working = worker.EmbeddingWorker(memories, embedder)
+    [added] = await memories.add([NewMemory(content="tea")])
+    handed = Unembedded(id=added.id, content="tea", content_hash=added.content_hash)
+    working.catch_up()
+    await begun.wait()
+    waiting = asyncio.create_task(working.embed([handed]))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert (await waiting).keys() == {added.id}
+    assert (await working.embed([handed])).keys() == {added.id}
+    assert texts == ["tea"]
+    await working.close()

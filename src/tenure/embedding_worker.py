@@ -68,6 +68,7 @@ class EmbeddingWorker:
         self._answers: dict[str, list[asyncio.Future[Vector | None]]] = {}
         self._is_behind = False  # whether the store may have pending ones
         self._failures = 0  # in a row
+        self._latest: dict[Unembedded, Vector] = {}  # what was found pending and embedded last
         self._refused: set[str] = set()  # what fails while others do not; not tried again here
         self._task: asyncio.Task[None] | None = None
 
@@ -77,9 +78,13 @@ class EmbeddingWorker:
         When the embedder has just failed, that is none, at once.
         """
         memories = list(memories)
+        known = {each.id: self._latest[each] for each in memories if each in self._latest}
         if self._failures:
             self.catch_up()
-            return {}
+            return known
+        memories = [each for each in memories if each.id not in known]
+        if not memories:
+            return known
         loop = asyncio.get_running_loop()
         answers: dict[str, asyncio.Future[Vector | None]] = {}
         for memory in memories:
@@ -89,7 +94,7 @@ class EmbeddingWorker:
         self._start()
         await asyncio.wait(answers.values(), timeout=PATIENCE_S)
         found = {i: answer.result() for i, answer in answers.items() if answer.done()}
-        return {i: vector for i, vector in found.items() if vector is not None}
+        return known | {i: vector for i, vector in found.items() if vector is not None}
 
     def catch_up(self) -> None:
         """Have what is pending in the store embedded, in the background."""
@@ -137,13 +142,21 @@ class EmbeddingWorker:
         ):
             after = batch[-1].id
             if batch := [each for each in batch if each.id not in self._refused]:
-                await self._embedded(batch)
+                vectors = await self._embedded(batch)
+                self._latest = {each: vectors[each.id] for each in batch if each.id in vectors}
+                self._answer_latest()
             if self._failures or self._waiting:
                 self._is_behind = True  # the rest comes later
                 return
         answering = await self._store.embedder()
         if answering is not None and answering.identity != self.embedder.identity:
             await self._store.use_embedder(record_of(self.embedder))
+
+    def _answer_latest(self) -> None:
+        """Answer for what was handed over while it was found pending, so that it is embedded once."""
+        for memory in [each for each in self._waiting if each in self._latest]:
+            self._waiting.remove(memory)
+            _tell(self._answers.pop(memory.id, []), self._latest[memory])
 
     async def _embedded(self, batch: Sequence[Unembedded]) -> dict[str, Vector]:
         """Embed a batch; of one that fails as a whole, each memory by itself."""

@@ -10,16 +10,17 @@ same time, each with a prompt of its own, and are merged into one.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
 from tenure.errors import InvalidValueError, StuckInNodeError
 from tenure.graph_edges import NO_MATCH, Step
 from tenure.parallel import mapped
 from tenure.run import RunContext
+from tenure.signatures import awaited
 from tenure.tools import Tool, ToolFunction
 
 I = TypeVar("I")  # noqa: E741 # what goes in
@@ -233,7 +234,7 @@ class Graph(Generic[I, O]):
         async def one(item: tuple[str, RunContext, object]) -> BranchOutcome[Any]:
             branch, own, value = item
             own.node_path = (*own.node_path, branch)
-            output = await _awaited(branches[branch](own, value))
+            output = await awaited(branches[branch](own, value))
             return BranchOutcome(name=branch, output=output, ctx=own)
 
         async def run(ctx: RunContext, value: object) -> object:
@@ -241,7 +242,7 @@ class Graph(Generic[I, O]):
             outcomes = mapped(one, items, concurrency=concurrency, ordered=False)
             async with aclosing(outcomes):  # as they come, so that a failure is seen at once
                 found = {outcome.name: outcome async for outcome in outcomes}
-            merged = await _awaited(merge([found[branch] for branch in branches]))
+            merged = await awaited(merge([found[branch] for branch in branches]))
             if isinstance(merged, BranchOutcome):
                 chosen = cast("BranchOutcome[Any]", merged)
                 ctx.adopt(chosen.ctx)
@@ -265,21 +266,10 @@ class Graph(Generic[I, O]):
         try:
             node, passed = await self._next(ctx, self.start, value)
             while node is not self.finish:
-                output = await self._executed(ctx, node, passed)
+                work = partial(node.function, ctx, passed)
+                output = await ctx.execute_node(node.name, passed, work, counts=self.counts_nodes)
                 node, passed = await self._next(ctx, node, output)
             return cast("O", passed)
-        finally:
-            ctx.node_path = around
-
-    async def _executed(self, ctx: RunContext, node: Node[Any, Any], value: object) -> object:
-        around = ctx.node_path
-        ctx.node_path = (*around, node.name)
-        try:
-            async with ctx.node(
-                "/".join(ctx.node_path), value, counts=self.counts_nodes
-            ) as outputs:
-                outputs.append(await _awaited(node.function(ctx, value)))
-            return outputs[0]
         finally:
             ctx.node_path = around
 
@@ -342,10 +332,6 @@ async def _offer(ctx: RunContext, tools: ToolSelection) -> None:
     chosen = [] if isinstance(tools, str) else [ctx.tools.find(each).spec for each in tools]
     async with ctx.llm.write_session() as session:
         session.tools = tuple(chosen)
-
-
-async def _awaited(value: object) -> object:
-    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
 
 
 def _same(_: RunContext, value: T) -> T:

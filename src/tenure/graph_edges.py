@@ -7,12 +7,12 @@ left without a result.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from tenure.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult
+from tenure.signatures import awaited
 from tenure.tools import Tool, ToolFunction, ToolOutcome
 
 NO_MATCH = object()
@@ -35,17 +35,12 @@ class Step:
 
     async def passed(self, value: object) -> object:
         """What is passed on of a value."""
-        found = self.function(value)
-        return await cast("Awaitable[object]", found) if inspect.isawaitable(found) else found
+        return await awaited(self.function(value))
 
 
 def on_condition(condition: Condition) -> Step:
     """Let pass what a function, sync or async, says yes to."""
-
-    async def passed(value: object) -> object:
-        return value if await _holds(condition, value) else NO_MATCH
-
-    return Step(_name(condition), passed)
+    return _letting(_name(condition), condition)
 
 
 def transformed(function: Callable[[Any], object]) -> Step:
@@ -56,59 +51,45 @@ def transformed(function: Callable[[Any], object]) -> Step:
 def on_is_instance(kind: type | tuple[type, ...]) -> Step:
     """Let pass objects of a class."""
     names = [each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,))]
-    return Step(
-        f"is {' or '.join(names)}", lambda value: value if isinstance(value, kind) else NO_MATCH
-    )
+    return _letting(f"is {' or '.join(names)}", lambda value: isinstance(value, kind))
 
 
 def on_tool_calls(condition: Condition | None = None) -> Step:
     """Let pass a reply that calls tools; with a condition, if it holds for one of the calls."""
 
-    async def passed(value: object) -> object:
-        calls = _calls(value)
+    async def holds(value: object) -> bool:
         if condition is None:
-            return value if calls else NO_MATCH
-        for call in calls:
-            if await _holds(condition, call):
-                return value
-        return NO_MATCH
+            return bool(_calls(value))
+        for call in _calls(value):
+            if await awaited(condition(call)):
+                return True
+        return False
 
-    return Step("tool calls" if condition is None else f"tool calls: {_name(condition)}", passed)
+    return _letting("tool calls" if condition is None else f"tool calls: {_name(condition)}", holds)
 
 
 def on_multiple_tool_calls(condition: Condition | None = None) -> Step:
     """Let pass a reply with two calls of tools or more; with a condition, if it holds for all of them."""
 
-    async def passed(value: object) -> object:
-        calls = _calls(value)
-        if len(calls) < 2:
-            return NO_MATCH
-        holds = [condition is None or await _holds(condition, call) for call in calls]
-        return value if all(holds) else NO_MATCH
+    async def holds(value: object) -> bool:
+        return len(calls := _calls(value)) > 1 and await _holds_for_all(condition, calls)
 
-    return Step("several tool calls", passed)
+    return _letting("several tool calls", holds)
 
 
 def on_tool_call(tool: str | Tool | ToolFunction) -> Step:
     """Let pass a reply that calls this tool, whatever else it calls."""
     name = _tool_name(tool)
-
-    def passed(value: object) -> object:
-        return value if any(call.name == name for call in _calls(value)) else NO_MATCH
-
-    return Step(f"calls {name}", passed)
+    return _letting(f"calls {name}", lambda value: _has(name, _calls(value)))
 
 
 def on_tool_not_called(tool: str | Tool | ToolFunction) -> Step:
     """Let pass a reply that does not call this tool."""
     name = _tool_name(tool)
-
-    def passed(value: object) -> object:
-        is_reply = isinstance(value, AssistantMessage)
-        has_it = any(call.name == name for call in _calls(value))
-        return value if is_reply and not has_it else NO_MATCH
-
-    return Step(f"does not call {name}", passed)
+    return _letting(
+        f"does not call {name}",
+        lambda value: isinstance(value, AssistantMessage) and not _has(name, _calls(value)),
+    )
 
 
 def on_assistant_message(condition: Condition | None = None) -> Step:
@@ -117,9 +98,7 @@ def on_assistant_message(condition: Condition | None = None) -> Step:
     async def passed(value: object) -> object:
         if not isinstance(value, AssistantMessage) or value.tool_calls:
             return NO_MATCH
-        if condition is not None and not await _holds(condition, value):
-            return NO_MATCH
-        return value.text
+        return value.text if await _holds_for_all(condition, [value]) else NO_MATCH
 
     return Step("answers", passed)
 
@@ -127,22 +106,16 @@ def on_assistant_message(condition: Condition | None = None) -> Step:
 def on_tool_results(condition: Condition | None = None) -> Step:
     """Let pass a message with results of tools; with a condition, if it holds for all of them."""
 
-    async def passed(value: object) -> object:
-        results = _results(value)
-        holds = [condition is None or await _holds(condition, result) for result in results]
-        return value if results and all(holds) else NO_MATCH
+    async def holds(value: object) -> bool:
+        return bool(results := _results(value)) and await _holds_for_all(condition, results)
 
-    return Step("tool results", passed)
+    return _letting("tool results", holds)
 
 
 def on_tool_result(tool: str | Tool | ToolFunction) -> Step:
     """Let pass a message with a result of this tool."""
     name = _tool_name(tool)
-
-    def passed(value: object) -> object:
-        return value if any(result.name == name for result in _results(value)) else NO_MATCH
-
-    return Step(f"result of {name}", passed)
+    return _letting(f"result of {name}", lambda value: _has(name, _results(value)))
 
 
 def on_successful() -> Step:
@@ -155,6 +128,23 @@ def on_failure() -> Step:
     return Step("failure", lambda value: value.text if _is(value, error=True) else NO_MATCH)
 
 
+def _letting(label: str, condition: Condition) -> Step:
+    """A step that passes on what its condition holds for, as it is."""
+
+    async def passed(value: object) -> object:
+        return value if await awaited(condition(value)) else NO_MATCH
+
+    return Step(label, passed)
+
+
+async def _holds_for_all(condition: Condition | None, values: Iterable[object]) -> bool:
+    return condition is None or all([await awaited(condition(value)) for value in values])
+
+
+def _has(name: str, items: Iterable[ToolCall | ToolResult]) -> bool:
+    return any(item.name == name for item in items)
+
+
 def _is(value: object, *, error: bool) -> bool:
     return isinstance(value, ToolOutcome) and value.is_error is error
 
@@ -165,11 +155,6 @@ def _calls(value: object) -> tuple[ToolCall, ...]:
 
 def _results(value: object) -> tuple[ToolResult, ...]:
     return tuple(value.tool_results) if isinstance(value, ToolMessage) else ()
-
-
-async def _holds(condition: Condition, value: object) -> bool:
-    answer = condition(value)
-    return bool(await answer if inspect.isawaitable(answer) else answer)
 
 
 def _name(function: object) -> str:

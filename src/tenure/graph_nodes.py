@@ -16,6 +16,7 @@ from tenure.models import StreamFrame
 from tenure.run import RunContext
 from tenure.saying import user
 from tenure.sessions import WriteSession
+from tenure.signatures import awaited
 from tenure.structured import OutputSchema, StructuredResult
 from tenure.tools import Tool, ToolFunction, ToolOutcome, ToolSpec
 
@@ -125,8 +126,8 @@ def node_llm_request_streaming(
     async def llm_request_streaming(ctx: RunContext, said: Said) -> AssistantMessage:
         async with _saying(ctx, said) as session:
             async for frame in session.request_llm_streaming():
-                if on_frame is not None and (answer := on_frame(frame)) is not None:
-                    await answer
+                if on_frame is not None:
+                    await awaited(on_frame(frame))
             reply = session.prompt.messages[-1]
         assert isinstance(reply, AssistantMessage)
         return reply

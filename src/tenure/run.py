@@ -8,7 +8,6 @@ and the iteration limit holds.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import (
     AsyncGenerator,
@@ -19,7 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +41,7 @@ from tenure.marks import covered_ids
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
 from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
 from tenure.prompt import Prompt
+from tenure.signatures import awaited
 from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
@@ -180,13 +180,11 @@ class RunContext:
         """The messages of this run that summaries in its prompt stand for, in order."""
         dropped = {m.id: m for m in self.llm.dropped if m.id not in self._history_ids}
         covered: set[str] = set()
-        summaries = self.conversation
+        summaries = self.conversation if dropped else []
         while summaries:
             found = {i for each in summaries for i in covered_ids(each)} - covered
             covered |= found
-            summaries = [
-                dropped[i] for i in found if i in dropped
-            ]  # a summary may stand for others
+            summaries = [dropped[i] for i in found if i in dropped]  # that stood for others
         return tuple(message for i, message in dropped.items() if i in covered)
 
     async def participant(self, store: Store, messages: Sequence[Message]) -> Participant:
@@ -215,11 +213,16 @@ class RunContext:
         self.storage = other.storage
         self.llm.adopt(other.llm)
 
-    @asynccontextmanager
-    async def node(self, path: str, value: object, *, counts: bool) -> AsyncGenerator[list[object]]:
-        """What a run does around a node of a graph: hooks, events, counting.
+    async def execute_node(
+        self, name: str, value: object, work: Callable[[], object], *, counts: bool
+    ) -> object:
+        """Execute a node of a graph, with all that a run does around it: hooks, events, counting.
 
-        The block appends the output to the list that it is given.
+        Args:
+            name: The node, in what `node_path` says is being executed.
+            value: What it is given.
+            work: Executes it; sync or async.
+            counts: Whether it counts against the agent's `max_iterations`.
 
         Raises:
             IterationLimitError: The run has executed too many nodes.
@@ -231,21 +234,25 @@ class RunContext:
                     "raise max_iterations, or give the graph a shorter way to its finish."
                 )
             self._spent.nodes += 1
-        for feature in self._features:
-            await feature.before_node(self, path, value)
-        await self.send(NodeStarted(path=path, input=value))
-        outputs: list[object] = []
-        yield outputs
-        for feature in self._features:
-            await feature.after_node(self, path, outputs[0])
-        await self.send(NodeCompleted(path=path, output=outputs[0]))
+        around = self.node_path
+        self.node_path = (*around, name)
+        path = "/".join(self.node_path)
+        try:
+            for feature in self._features:
+                await feature.before_node(self, path, value)
+            await self.send(NodeStarted(path=path, input=value))
+            output = await awaited(work())
+            for feature in self._features:
+                await feature.after_node(self, path, output)
+            await self.send(NodeCompleted(path=path, output=output))
+            return output
+        finally:
+            self.node_path = around
 
     async def send(self, event: Event) -> None:
         """Give an event to every handler, in the order in which they were added."""
         for handler in self._handlers:
-            answer = handler(event)
-            if inspect.isawaitable(answer):
-                await answer
+            await awaited(handler(event))
 
     async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
         """Run a tool that code, not a model, has chosen; hooks and events see a call without id."""

@@ -35,6 +35,11 @@ def is_async(
     )
 
 
+async def awaited(value: object) -> object:
+    """Return a value, or what it gives when it is awaited."""
+    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
+
+
 def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     """The docstring's text before its sections, and what it says of each parameter."""
     import griffe

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tenure.graph import Graph
 from tenure.graph_edges import on_condition, transformed
+from tenure.graph_nodes import node_llm_compress_history
 from tenure.messages import AssistantMessage, Message
 from tenure.run import RunContext
 from tenure.saying import user
@@ -82,7 +83,7 @@ async def llm_compress_history(
 
     Args are those of `WriteSession.replace_history_with_tldr`.
     """
-    async with ctx.llm.write_session() as session:
-        await session.replace_history_with_tldr(
-            strategy, preserve_memory=preserve_memory, retrieval_model=retrieval_model
-        )
+    compress = node_llm_compress_history(
+        strategy, preserve_memory=preserve_memory, retrieval_model=retrieval_model
+    )
+    await compress(ctx, None)

@@ -35,7 +35,6 @@ from tenure.features.preprocessing import (
     WindowTokensPreprocessor,
     Written,
     as_written,
-    awaited,
     checked_messages,
     processed,
 )
@@ -55,6 +54,7 @@ from tenure.messages import AssistantMessage, Message, UserMessage
 from tenure.models import ModelRequest
 from tenure.run import RunContext
 from tenure.saying import user
+from tenure.signatures import awaited
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.base import Participant
 from tenure.stores.leases import hold

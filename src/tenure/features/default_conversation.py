@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tenure.features.preprocessing import awaited, checked_messages
-from tenure.marks import covered_ids
+from tenure.features.preprocessing import checked_messages
+from tenure.features.sitting import is_gone
+from tenure.signatures import awaited
 from tenure.stores import Store
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ class DefaultConversation:
         texts = {memory.content for memory in own}  # said again, it was not remembered again
 
         def is_theirs(message: Message) -> bool:
-            says_it = message.role in ("user", "assistant") and message.text in texts
-            if message.id in ids or says_it or not ids.isdisjoint(covered_ids(message)):
+            if message.role in ("user", "assistant") and message.text in texts:
                 ids.add(message.id)
-            return message.id in ids
+            return is_gone(message, ids)
 
         provider = self._chat_memory().provider
         if not own:

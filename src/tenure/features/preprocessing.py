@@ -6,8 +6,7 @@ message of a run has to be found out when only that run's messages are to be wri
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -19,6 +18,7 @@ from tenure.messages import (
     ToolMessage,
     UserMessage,
 )
+from tenure.signatures import awaited
 from tenure.windows import (
     END_ONLY,
     TokenBudget,
@@ -212,11 +212,6 @@ def checked_messages(value: object, who: str) -> list[Message]:
                 f"{who} returned a list with {_described(item)} in it; return messages only."
             )
     return cast("list[Message]", items)
-
-
-async def awaited(value: object) -> object:
-    """Return a value, or what it gives when it is awaited."""
-    return await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
 
 
 def _described(value: object) -> str:

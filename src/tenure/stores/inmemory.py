@@ -64,7 +64,7 @@ from tenure.stores.inmemory_log import (
     unknown_to,
 )
 from tenure.stores.inmemory_memories import InMemoryMemoryStore
-from tenure.stores.memory_checks import checked_owner, checked_participant, refuse_writing
+from tenure.stores.memory_checks import checked_owner, checked_participant, checked_writer
 from tenure.stores.memory_records import prepared_memories
 
 
@@ -193,7 +193,7 @@ class InMemoryStore(Leasing, Store):
             return self._shelf.logs.pop((self.tenant, session_id), None) is not None
 
     async def forget(self, owner: Owner) -> Forgotten:
-        refuse_writing(checked_owner(owner))
+        checked_writer(owner)
         with self._locked() as now:
             count = self.memories(owner).forget()
             return replace(forgotten(self._shelf, self.tenant, owner, now), memories=count)
@@ -264,7 +264,7 @@ class InMemoryStore(Leasing, Store):
     ) -> int:
         new = new_rows(session_id, messages, run_id=run_id)
         if owner is not None:
-            refuse_writing(checked_owner(owner))
+            checked_writer(owner)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id) or self._create(session_id, [], 0, now)
             number = log.run_branch(run_id)

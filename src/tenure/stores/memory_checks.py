@@ -46,6 +46,17 @@ def checked_labels(**labels: str | None) -> None:
         checked_name(label, name)
 
 
+def checked_writer(owner: Owner) -> Owner:
+    """Return an owner who can write.
+
+    Raises:
+        InvalidValueError: A name is empty, or cannot be kept.
+        UsageError: It stands for all users.
+    """
+    refuse_writing(checked_owner(owner))
+    return owner
+
+
 def checked_participant(by: Participant | None, run_id: str | None) -> Participant | None:
     """Return who writes in a run.
 
@@ -54,7 +65,7 @@ def checked_participant(by: Participant | None, run_id: str | None) -> Participa
         UsageError: It is a handle on all users.
     """
     if by is not None:
-        refuse_writing(checked_owner(by.owner))
+        checked_writer(by.owner)
         if run_id is None:
             raise InvalidValueError("by= says who writes in a run; give its run_id, too.")
     return by

@@ -47,7 +47,7 @@ from tenure.stores.checks import (
     checked_session_id,
 )
 from tenure.stores.index_cache import IndexCache
-from tenure.stores.memory_checks import checked_owner, checked_participant, refuse_writing
+from tenure.stores.memory_checks import checked_owner, checked_participant, checked_writer
 from tenure.stores.memory_records import prepared_memories
 from tenure.stores.sqlite_engine import Engine
 from tenure.stores.sqlite_media import Packed, pack
@@ -159,7 +159,7 @@ class SQLiteStore(Store):
         return await self._erasing(log.delete, checked_session_id(session_id))
 
     async def forget(self, owner: Owner) -> Forgotten:
-        refuse_writing(checked_owner(owner))
+        checked_writer(owner)
         forgotten = await self._erasing(owners.forget, owner, clock=self._clock)
         self._indexes.clear()
         return forgotten
@@ -211,7 +211,7 @@ class SQLiteStore(Store):
         lease: Lease | None = None,
     ) -> int:
         if owner is not None:
-            refuse_writing(checked_owner(owner))
+            checked_writer(owner)
         return await self._write(
             owners.append_to_run,
             checked_session_id(session_id),

@@ -407,3 +407,16 @@ async def test_code_in_a_session_adds_to_the_history() -> None:
     result = await agent.run("weather?", "s")
     assert result.output == "done"
     assert texts(await store.read("s")) == ["weather?", "(it is raining)", "wet"]
+
+
+async def test_pre_processors_are_asked_once_a_run(store: Store) -> None:
+    """When storing, a pre-processor sees the conversation once, and never an empty list beside it."""
+    seen: list[list[str]] = []
+
+    def watch(messages: list[Message]) -> list[Message]:
+        seen.append([message.text for message in messages])
+        return messages
+
+    memory = ChatMemory(store).add_preprocessor(watch, apply_on=["store"])
+    await Agent(model=ScriptedModel(["hello"]), features=[memory]).run("hi", "s")
+    assert seen == [["hi", "hello"]]

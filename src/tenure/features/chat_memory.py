@@ -297,9 +297,9 @@ class ChatMemory(ChatOptions, Feature):
 
     async def _archive(self, ctx: RunContext) -> list[Message]:
         """What the run has said and then summarised: the summary's originals, which are in no history."""
-        if self._retention == "delete":
-            return []
         covered = [*ctx.covered_messages]
+        if not covered or self._retention == "delete":
+            return []
         return (await as_written(self._at("store"), covered, new=covered)).messages
 
     async def _rewrite(

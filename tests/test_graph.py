@@ -36,7 +36,7 @@ from tenure import (
 from tenure import graph_edges as edges
 from tenure import graph_nodes as nodes
 from tenure.graph import BranchOutcome, Graph, fold, select_by
-from tenure.testing import ScriptedModel
+from tenure.testing import ManualClock, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -643,6 +643,19 @@ async def test_node_execute_single_tool() -> None:
         nodes.node_execute_single_tool(add, append_prompt=False), {"a": 1, "b": 2}
     )
     assert said == []
+
+
+async def test_a_single_tool_is_told_of_by_the_clock_of_the_run() -> None:
+    """What `node_execute_single_tool` tells the model has its times from the agent's clock."""
+    clock = ManualClock()
+    graph = Graph[str, object]()
+    give = graph.node(lambda ctx, text: {"a": 1, "b": 2}, name="give")
+    add_them = graph.node(nodes.node_execute_single_tool(add), name="add")
+    graph.edge(graph.start, give)
+    graph.edge(give, add_them)
+    graph.edge(add_them, graph.finish)
+    result = await agent(graph, clock=clock).run("")
+    assert [message.created_at for message in result.new_messages] == [clock.now()] * 2
 
 
 async def test_node_llm_compress_history() -> None:

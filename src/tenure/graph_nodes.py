@@ -185,8 +185,10 @@ def node_execute_single_tool(
         async with ctx.llm.write_session() as session:
             outcome = await session.call_tool(tool, args)
             if append_prompt:
-                session.append_prompt(user(f"I called the tool {name} with {dict(args)!r}."))
-                session.append_prompt(user(f"The tool {name} gave: {outcome.text}"))
+                said = f"I called the tool {name} with {dict(args)!r}."
+                session.append_prompt(user(said, clock=ctx.clock))
+                gave = f"The tool {name} gave: {outcome.text}"
+                session.append_prompt(user(gave, clock=ctx.clock))
         return outcome
 
     return execute_single_tool

@@ -218,10 +218,10 @@ class MixesTenants(InMemoryStore):
 class Reopens(InMemoryStore):
     """Works on after it was closed."""
 
-    async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+    async def read(self, session_id: str, **options: Any) -> list[Message]:
         was_closed, self._shelf.is_closed = self._shelf.is_closed, False
         try:
-            return await super().read(session_id, last=last)
+            return await super().read(session_id, **options)
         finally:
             self._shelf.is_closed = was_closed
 
@@ -464,8 +464,8 @@ def test_a_suite_of_ones_own(pytester: pytest.Pytester) -> None:
         from tenure.testing.conformance import AppendConformance
 
         class Reverses(InMemoryStore):
-            async def read(self, session_id, *, last=None):
-                return (await super().read(session_id, last=last))[::-1]
+            async def read(self, session_id, **options):
+                return (await super().read(session_id, **options))[::-1]
 
         class TestReverses(AppendConformance):
             @pytest.fixture

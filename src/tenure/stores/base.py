@@ -48,6 +48,7 @@ from tenure.stores.records import (
     Lease,
     Participant,
 )
+from tenure.stores.run_base import RunStore
 
 DEFAULT_TENANT = ""
 """The tenant of everything that was given no other one."""
@@ -62,7 +63,7 @@ Redaction: TypeAlias = Callable[[Message], Message | None]
 """Returns the message to keep in place of one: itself, a changed one, or None to remove it."""
 
 
-class Store(ABC):
+class Store(RunStore, ABC):
     """Keeps conversations; see the module for what holds for every operation."""
 
     tenant: str
@@ -103,7 +104,7 @@ class Store(ABC):
                 wrote; `"fork"` leaves the conversation alone and appends to a new one, which shares
                 its history as it was at `expected_revision` (if it ever was; else it raises).
             archive: What summaries of the run stand for and no history has; `covered` finds it.
-            by: Who writes this in the run, and what they remember of it.
+            by: Who writes this in the run, what they remember of it, and whether the run ends by it.
             lease: Write only while this is held.
 
         Raises:
@@ -195,7 +196,9 @@ class Store(ABC):
         The old text is gone from the file when this returns (in SQLite: overwritten in the database
         and its journal). Forks made earlier keep what they had; redact them too if need be. The
         function runs in the store's thread, once per entry; when it raises, nothing is changed. A
-        changed message keeps its id. Its own exception is raised as it is.
+        changed message keeps its id. Its own exception is raised as it is. If anything is changed,
+        checkpoints and recorded calls of runs that have not ended, which may hold the old text, are
+        removed, and so are their inputs: such a run cannot be resumed any more.
 
         Returns:
             How many entries were changed or removed; the revision rises if any was.
@@ -220,8 +223,10 @@ class Store(ABC):
 
         That is all their memories, and every conversation in which nobody else took part, with what
         runs were logging there. Where others took part, too, the messages of this owner's runs are
-        removed from every branch, and so are the summaries that stand for one of them. Who takes part
-        is told by `by=`; messages that were appended without it are nobody's.
+        removed from every branch, and so are the summaries that stand for one of them; their runs go
+        with all that was recorded of them, and if a message goes, others lose what `redact` takes from
+        runs that have not ended. Who takes part is told by `by=`; messages that were appended without
+        it are nobody's.
 
         Raises:
             UsageError: All users of an agent are no owner.
@@ -230,13 +235,20 @@ class Store(ABC):
     # --- reading -----------------------------------------------------------------------------
 
     @abstractmethod
-    async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+    async def read(
+        self, session_id: str, *, last: int | None = None, revision: int | None = None
+    ) -> list[Message]:
         """Return a conversation's messages in order; empty when there is none.
 
         Args:
             session_id: The conversation.
             last: Only the last so many (the calls of their results may be before them); all when
                 None. Costs as much as it returns, whatever the conversation's length.
+            revision: As the history was at this revision, but for what was redacted since; 0 for
+                before the first. As it is now when None.
+
+        Raises:
+            InvalidValueError: The conversation has never been at this revision.
         """
 
     @abstractmethod
@@ -297,52 +309,6 @@ class Store(ABC):
             after: Only those behind this one: the last of the page before. A conversation that
                 changes between two pages moves to the front, and so is on no later page.
         """
-
-    # --- run branches ------------------------------------------------------------------------
-
-    @abstractmethod
-    async def append_to_run(
-        self,
-        session_id: str,
-        run_id: str,
-        messages: Sequence[Message],
-        *,
-        owner: Owner | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        """Log messages of a run that has not ended: on a branch of its own, in no history yet.
-
-        Creates the conversation (with an empty history) and the branch when they are not there.
-
-        Returns:
-            How many messages the run's branch has of its own.
-        """
-
-    @abstractmethod
-    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
-        """Return what a run has logged on its branch, in order; empty when there is nothing."""
-
-    @abstractmethod
-    async def commit_run(
-        self,
-        session_id: str,
-        run_id: str,
-        *,
-        is_failed: bool = False,
-        lease: Lease | None = None,
-    ) -> Appended:
-        """Move what a run has logged to the end of the history, in one commit.
-
-        Args:
-            session_id: The conversation.
-            run_id: The run.
-            is_failed: Mark the messages as those of a failed run.
-            lease: Write only while this is held.
-        """
-
-    @abstractmethod
-    async def discard_run(self, session_id: str, run_id: str) -> bool:
-        """Remove a run's branch, for good; returns whether there was one."""
 
     # --- leases ------------------------------------------------------------------------------
 

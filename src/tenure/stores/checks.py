@@ -209,6 +209,14 @@ def unknown(session_id: str) -> UnknownConversationError:
     )
 
 
+def unknown_revision(session_id: str, revision: int) -> InvalidValueError:
+    """The error of a read of a history that never was."""
+    return InvalidValueError(
+        f"The conversation {session_id!r} has never been at revision {revision}; `conversation` says "
+        "at which it is now."
+    )
+
+
 def existing(session_id: str) -> ConversationExistsError:
     """The error of a name that is taken."""
     return ConversationExistsError(

@@ -42,15 +42,14 @@ from tenure.stores.checks import (
     conflict,
     existing,
     unknown,
+    unknown_revision,
 )
 from tenure.stores.inmemory_leases import Leasing
 from tenure.stores.inmemory_log import (
     Log,
-    LogBranch,
     LogRow,
     Shelf,
     add_aside,
-    add_rows,
     appended,
     as_first_logged,
     described,
@@ -64,11 +63,12 @@ from tenure.stores.inmemory_log import (
     unknown_to,
 )
 from tenure.stores.inmemory_memories import InMemoryMemoryStore
+from tenure.stores.inmemory_runs import Running
 from tenure.stores.memory_checks import checked_owner, checked_participant, checked_writer
 from tenure.stores.memory_records import prepared_memories
 
 
-class InMemoryStore(Leasing, Store):
+class InMemoryStore(Running, Leasing, Store):
     """Keeps conversations in dictionaries, behind a lock."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -95,12 +95,12 @@ class InMemoryStore(Leasing, Store):
         checked_on_conflict(on_conflict)
         new = new_rows(session_id, messages, run_id=run_id, is_failed=is_failed)
         aside = new_rows(session_id, archive, run_id=run_id)
-        take_part = await self._participation(by, run_id)
+        take_part = await self._participation(session_id, by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._found(session_id)
             rows = log.branches[log.branch].rows if log is not None else []
             if not unknown_to(rows, new):
-                return take_part(appended(session_id, log, 0))
+                return take_part(appended(session_id, log, 0), now)
             revision = log.revision if log is not None else 0
             if expected_revision is not None and expected_revision != revision:
                 could_fork = 0 <= expected_revision < revision
@@ -116,7 +116,7 @@ class InMemoryStore(Leasing, Store):
                     log = self._create(session_id, base, end, now, log.runs)
             log = log or self._create(session_id, [], 0, now)
             add_aside(log, aside)
-            return take_part(extended(session_id, log, new, now))
+            return take_part(extended(session_id, log, new, now), now)
 
     async def start_branch(
         self,
@@ -132,7 +132,7 @@ class InMemoryStore(Leasing, Store):
     ) -> Appended:
         new = new_rows(session_id, messages, run_id=run_id)
         aside = new_rows(session_id, archive, run_id=run_id)
-        take_part = await self._participation(by, run_id)
+        take_part = await self._participation(session_id, by, run_id)
         with self._locked(checked_lease(lease, session_id)) as now:
             log = self._known(session_id)
             if expected_revision not in (None, log.revision):
@@ -143,7 +143,7 @@ class InMemoryStore(Leasing, Store):
             new = as_first_logged(new, log.branches[log.branch].rows)
             add_aside(log, aside)
             log.branch_off(after)
-            return take_part(extended(session_id, log, new, now))
+            return take_part(extended(session_id, log, new, now), now)
 
     async def fork(
         self, session_id: str, new_session_id: str, *, after: int | None = None
@@ -200,11 +200,22 @@ class InMemoryStore(Leasing, Store):
 
     # --- reading ---
 
-    async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+    async def read(
+        self, session_id: str, *, last: int | None = None, revision: int | None = None
+    ) -> list[Message]:
         last = checked_limit(last, "last")
-        entries = await self.entries(session_id)
-        first = 0 if last is None else max(0, len(entries) - last)
-        return [entry.message for entry in entries[first:]]
+        with self._locked():
+            log = self._found(session_id)
+            if revision is None and log is not None:
+                rows = list(log.branches[log.branch].rows)
+            elif revision:
+                if log is None or revision not in log.commits:
+                    raise unknown_revision(session_id, revision)
+                rows = log.history_at(revision)
+            else:
+                rows = []
+        first = 0 if last is None else max(0, len(rows) - last)
+        return [entry_of(row).message for row in rows[first:]]
 
     async def entries(
         self,
@@ -251,69 +262,6 @@ class InMemoryStore(Leasing, Store):
             found = [item for item in found if place_in_list(item) > place_in_list(after)]
         return found[:limit]
 
-    # --- run branches ---
-
-    async def append_to_run(
-        self,
-        session_id: str,
-        run_id: str,
-        messages: Sequence[Message],
-        *,
-        owner: Owner | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        new = new_rows(session_id, messages, run_id=run_id)
-        if owner is not None:
-            checked_writer(owner)
-        with self._locked(checked_lease(lease, session_id)) as now:
-            log = self._found(session_id) or self._create(session_id, [], 0, now)
-            number = log.run_branch(run_id)
-            if number is None:
-                number = max(log.branches) + 1
-                shared = list(log.branches[log.branch].rows)
-                log.branches[number] = LogBranch(log.branch, log.last_seq, run_id, shared)
-            if owner is not None:
-                log.runs.setdefault(run_id, owner)
-            branch = log.branches[number]
-            add_rows(branch.rows, new, branch.own[-1].seq if branch.own else branch.parent_seq)
-            return len(branch.own)
-
-    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
-        with self._locked():
-            log = self._found(session_id)
-            number = log.run_branch(run_id) if log is not None else None
-            if log is None or number is None:
-                return []
-            return [entry_of(row) for row in log.branches[number].own]
-
-    async def commit_run(
-        self,
-        session_id: str,
-        run_id: str,
-        *,
-        is_failed: bool = False,
-        lease: Lease | None = None,
-    ) -> Appended:
-        with self._locked(checked_lease(lease, session_id)) as now:
-            log = self._found(session_id)
-            number = log.run_branch(run_id) if log is not None else None
-            if log is None or number is None:
-                return appended(session_id, log, 0)
-            own = log.branches.pop(number).own
-            if not unknown_to(log.branches[log.branch].rows, own):
-                return appended(session_id, log, 0)
-            own = [replace(row, is_failed=is_failed) for row in own]
-            return extended(session_id, log, own, now)
-
-    async def discard_run(self, session_id: str, run_id: str) -> bool:
-        with self._locked():
-            log = self._found(session_id)
-            number = log.run_branch(run_id) if log is not None else None
-            if log is None or number is None:
-                return False
-            del log.branches[number]
-            return True
-
     # --- long-term memories ---
 
     def memories(self, owner: Owner) -> InMemoryMemoryStore:
@@ -337,19 +285,22 @@ class InMemoryStore(Leasing, Store):
     # --- pieces ---
 
     async def _participation(
-        self, by: Participant | None, run_id: str | None
-    ) -> Callable[[Appended], Appended]:
+        self, session_id: str, by: Participant | None, run_id: str | None
+    ) -> Callable[[Appended, datetime], Appended]:
         """What to do behind the lock, when the rest is done, for who writes in a run."""
         if checked_participant(by, run_id) is None:
-            return lambda written: written
+            return lambda written, _: written
         assert by is not None
         clock, memories = self._clock, self.memories(by.owner)
         ready = await prepared_memories(by.memories, by.owner, tenant=self.tenant, clock=clock)
 
-        def take_part(written: Appended) -> Appended:
+        def take_part(written: Appended, now: datetime) -> Appended:
             log = self._found(written.session_id)
             if log is not None:
                 log.runs.setdefault(run_id or "", by.owner)
+            begun_in = self._found(session_id)  # another one when it has just been forked
+            if by.ends_run and begun_in is not None:
+                begun_in.end_run(run_id or "", now)
             return replace(written, memories=tuple(memories.add_prepared(ready)))
 
         return take_part
@@ -368,31 +319,15 @@ class InMemoryStore(Leasing, Store):
                         found = (known[id(row)][1] for row in branch.rows)
                         branch.rows = [row for row in found if row is not None]
                     if count:
+                        log.drop_notes()
                         log.commit(now)
                     return count
             for row in fresh:  # not under the lock, since it is anybody's function
                 if id(row) not in known:
                     known[id(row)] = (row, redacted(row, redaction))
 
-    def _found(self, session_id: str) -> Log | None:
-        return self._shelf.logs.get((self.tenant, checked_session_id(session_id)))
-
     def _known(self, session_id: str) -> Log:
         log = self._found(session_id)
         if log is None:
             raise unknown(session_id)
-        return log
-
-    def _create(
-        self,
-        name: str,
-        shared: list[LogRow],
-        end: int,
-        now: datetime,
-        runs: Mapping[str, Owner] | None = None,
-    ) -> Log:
-        branches = {1: LogBranch(None, 0, None, shared)}
-        known = dict(runs or {}) if end else {}
-        log = Log(created_at=now, updated_at=now, branches=branches, last_seq=end, runs=known)
-        self._shelf.logs[self.tenant, name] = log
         return log

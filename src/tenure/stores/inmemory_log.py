@@ -22,6 +22,7 @@ from tenure.stores.checks import (
     reply_usage,
 )
 from tenure.stores.inmemory_drawers import Cabinet
+from tenure.stores.run_records import CallRecord, CheckpointRecord, RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,26 @@ class LogBranch:
 
 
 @dataclass(slots=True)
+class RunNotes:
+    """What is recorded of one run beside its branch."""
+
+    record: RunRecord | None = None  # when it has begun by `begin_run`
+    checkpoints: list[CheckpointRecord] = field(default_factory=list[CheckpointRecord])
+    calls: list[CallRecord] = field(default_factory=list[CallRecord])
+    last_version: int = 0  # of all checkpoints that it has ever had
+    last_call: int = 0
+
+    def drop(self) -> bool:
+        """Remove what the run can be resumed from; returns whether there was something."""
+        found = bool(self.checkpoints or self.calls)
+        self.checkpoints.clear()
+        self.calls.clear()
+        if self.record is not None:
+            self.record = replace(self.record, input=None)
+        return found
+
+
+@dataclass(slots=True)
 class Log:
     """One conversation."""
 
@@ -64,6 +85,8 @@ class Log:
     metadata: str = "{}"
     runs: dict[str, Owner] = field(default_factory=dict[str, Owner])
     """Whose the runs are that have written to it."""
+    notes: dict[str, RunNotes] = field(default_factory=dict[str, RunNotes])
+    """By run id; those that have begun in the order in which they did."""
     commits: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     """Revision -> the branch that was the history, and where it ended."""
 
@@ -85,6 +108,26 @@ class Log:
     def run_branch(self, run_id: str) -> int | None:
         found = (number for number, branch in self.branches.items() if branch.run_id == run_id)
         return next(found, None)
+
+    def notes_of(self, run_id: str) -> RunNotes:
+        return self.notes.setdefault(run_id, RunNotes())
+
+    def end_run(self, run_id: str, now: datetime) -> bool:
+        """Remove all but the record of a run; returns whether there was something, or it had not ended."""
+        number = self.run_branch(run_id)
+        if number is not None:
+            del self.branches[number]
+        notes = self.notes.get(run_id, RunNotes())
+        found = notes.drop() or number is not None
+        if notes.record is not None and notes.record.ended_at is None:
+            notes.record = replace(notes.record, ended_at=now)
+            found = True
+        return found
+
+    def drop_notes(self) -> None:
+        """Remove what runs can be resumed from, which may hold text that was erased."""
+        for notes in self.notes.values():
+            notes.drop()
 
 
 @dataclass(slots=True)
@@ -189,6 +232,7 @@ def _without_runs(log: Log, run_ids: Iterable[str], said: AbstractSet[str], now:
                 row.message_id for row in log.branches.pop(number).rows if row.run_id == run_id
             }
         del log.runs[run_id]
+        log.notes.pop(run_id, None)
         for branch in log.branches.values():
             gone |= {row.message_id for row in branch.rows if row.run_id == run_id}
     for branch in log.branches.values():
@@ -201,6 +245,7 @@ def _without_runs(log: Log, run_ids: Iterable[str], said: AbstractSet[str], now:
                 kept.append(row)
         branch.rows = kept
     if gone:
+        log.drop_notes()
         log.commit(now)
     return len(gone)
 

@@ -98,10 +98,13 @@ class Participant:
         owner: Who; `Store.forget` removes what they wrote.
         memories: Added to the owner's in the same transaction as the messages; what says the same as
             one that is there is not added again.
+        ends_run: Whether the run has ended with this; see `run_base.py`. Also when there is no message
+            to write.
     """
 
     owner: Owner
     memories: Sequence[NewMemory] = ()
+    ends_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

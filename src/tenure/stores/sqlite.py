@@ -3,17 +3,16 @@
 With `is_durable`, a write that has returned survives a power loss; without, it survives any death of the
 process, and a power loss may take the last ones, never corrupting the file. What the operations do is in
 `sqlite_log.py` and `sqlite_leases.py`, their queries in `sqlite.sql`, the schema in `sqlite_migrations/`;
-threads, transactions and errors are in `sqlite_engine.py`.
+what runs need is in `sqlite_run_store.py`; threads, transactions and errors are in `sqlite_engine.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec
 
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.memory import Owner
@@ -22,7 +21,6 @@ from tenure.stores import sqlite_history as history
 from tenure.stores import sqlite_leases as leases
 from tenure.stores import sqlite_log as log
 from tenure.stores import sqlite_owners as owners
-from tenure.stores import sqlite_runs as runs
 from tenure.stores.base import (
     DEFAULT_TENANT,
     LEASE_TTL_S,
@@ -40,7 +38,6 @@ from tenure.stores.base import (
 from tenure.stores.checks import (
     checked_lease,
     checked_limit,
-    checked_message_ids,
     checked_metadata,
     checked_name,
     checked_on_conflict,
@@ -50,16 +47,17 @@ from tenure.stores.index_cache import IndexCache
 from tenure.stores.memory_checks import checked_owner, checked_participant, checked_writer
 from tenure.stores.memory_records import prepared_memories
 from tenure.stores.sqlite_engine import Engine
-from tenure.stores.sqlite_media import Packed, pack
+from tenure.stores.sqlite_media import pack_all
 from tenure.stores.sqlite_memo import Memo
 from tenure.stores.sqlite_memory_store import SQLiteMemoryStore
+from tenure.stores.sqlite_operations import Operating
 from tenure.stores.sqlite_rows import Rows
+from tenure.stores.sqlite_run_store import Running
 
-T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class SQLiteStore(Store):
+class SQLiteStore(Running, Operating, Store):
     """Keeps conversations and memories in an SQLite file, which is opened or made on first use."""
 
     def __init__(
@@ -102,12 +100,12 @@ class SQLiteStore(Store):
             checked_participant(by, run_id),
             log.append,
             checked_session_id(session_id),
-            _packed(messages),
+            pack_all(messages),
             run_id=_run_id(run_id),
             is_failed=is_failed,
             expected_revision=expected_revision,
             on_conflict=checked_on_conflict(on_conflict),
-            archive=_packed(archive),
+            archive=pack_all(archive),
             lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
@@ -128,11 +126,11 @@ class SQLiteStore(Store):
             checked_participant(by, run_id),
             log.start_branch,
             checked_session_id(session_id),
-            _packed(messages),
+            pack_all(messages),
             after=after,
             run_id=_run_id(run_id),
             expected_revision=expected_revision,
-            archive=_packed(archive),
+            archive=pack_all(archive),
             lease=checked_lease(lease, session_id),
             clock=self._clock,
         )
@@ -166,9 +164,11 @@ class SQLiteStore(Store):
 
     # --- reading ---
 
-    async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
-        last = checked_limit(last, "last")
-        return await self._read(history.read, checked_session_id(session_id), last=last)
+    async def read(
+        self, session_id: str, *, last: int | None = None, revision: int | None = None
+    ) -> list[Message]:
+        name, last = checked_session_id(session_id), checked_limit(last, "last")
+        return await self._read(history.read, name, last=last, revision=revision)
 
     async def entries(
         self,
@@ -198,55 +198,6 @@ class SQLiteStore(Store):
         limit = checked_limit(limit)
         owner = checked_owner(owner) if owner is not None else None
         return await self._read(history.conversations, limit=limit, after=after, owner=owner)
-
-    # --- run branches ---
-
-    async def append_to_run(
-        self,
-        session_id: str,
-        run_id: str,
-        messages: Sequence[Message],
-        *,
-        owner: Owner | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        if owner is not None:
-            checked_writer(owner)
-        return await self._write(
-            owners.append_to_run,
-            checked_session_id(session_id),
-            checked_name(run_id, "run id"),
-            _packed(messages),
-            owner=owner,
-            lease=checked_lease(lease, session_id),
-            clock=self._clock,
-        )
-
-    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
-        return await self._read(
-            runs.run_entries, checked_session_id(session_id), checked_name(run_id, "run id")
-        )
-
-    async def commit_run(
-        self,
-        session_id: str,
-        run_id: str,
-        *,
-        is_failed: bool = False,
-        lease: Lease | None = None,
-    ) -> Appended:
-        return await self._write(
-            runs.commit_run,
-            checked_session_id(session_id),
-            checked_name(run_id, "run id"),
-            is_failed=is_failed,
-            lease=checked_lease(lease, session_id),
-            clock=self._clock,
-        )
-
-    async def discard_run(self, session_id: str, run_id: str) -> bool:
-        names = checked_session_id(session_id), checked_name(run_id, "run id")
-        return await self._erasing(runs.discard_run, *names)
 
     # --- leases ---
 
@@ -308,57 +259,19 @@ class SQLiteStore(Store):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Appended:
-        """Write, and what somebody remembers of it in the same transaction."""
+        """Write, and in the same transaction what somebody remembers of it, and the end of their run."""
         if by is None:
             return await self._write(operation, *args, **kwargs)
-        run_id, clock = str(kwargs["run_id"]), self._clock
+        session_id, run_id, clock = str(args[0]), str(kwargs["run_id"]), self._clock
         items = await prepared_memories(by.memories, by.owner, tenant=self.tenant, clock=clock)
-        ready = owners.PreparedParticipant(owner=by.owner, memories=items)
+        ready = owners.PreparedParticipant(owner=by.owner, memories=items, ends_run=by.ends_run)
 
         def both(rows: Rows) -> Appended:
             written = operation(rows, *args, **kwargs)
-            return owners.taken_part(rows, written, run_id, ready, clock=clock)
+            return owners.taken_part(rows, written, session_id, run_id, ready, clock=clock)
 
         return await self._write(both)
-
-    async def _write(
-        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return await self._engine.write(self._bound(operation, *args, **kwargs))
-
-    async def _read(
-        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return await self._engine.read(self._bound(operation, *args, **kwargs))
-
-    def _bound(
-        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Callable[[sqlite3.Connection], T]:
-        tenant, memo = self.tenant, self._memo
-        return lambda connection: operation(Rows(connection, tenant, memo), *args, **kwargs)
-
-    async def _erasing(
-        self, operation: Callable[Concatenate[Rows, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do what removes text, and leave none of it in the journal and in RAM, whoever is cancelled.
-
-        The memo is emptied last: while somebody may read the old state, they could fill it again.
-        """
-        try:
-            erased = await self._write(operation, *args, **kwargs)
-            await self._engine.empty_journal()
-        except asyncio.CancelledError:
-            self._engine.begin_emptying_journal()
-            raise
-        finally:
-            self._memo.clear()
-        return erased
 
 
 def _run_id(run_id: str | None) -> str | None:
     return None if run_id is None else checked_name(run_id, "run id")
-
-
-def _packed(messages: Sequence[Message]) -> list[Packed]:
-    checked_message_ids(messages)
-    return [pack(message) for message in messages]

@@ -84,6 +84,11 @@ FROM branches
 WHERE tenant = :tenant AND conversation_id = :conversation_id
 ORDER BY branch;
 
+-- name: highest_branch
+SELECT max(branch) AS branch
+FROM branches
+WHERE tenant = :tenant AND conversation_id = :conversation_id;
+
 -- name: list_forks
 SELECT conversation_id, branch
 FROM branches

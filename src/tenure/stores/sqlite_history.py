@@ -15,7 +15,7 @@ from datetime import datetime
 from tenure.memory import Owner
 from tenure.messages import Message, Usage
 from tenure.stores.base import Branch, Conversation, Entry
-from tenure.stores.checks import unknown
+from tenure.stores.checks import unknown, unknown_revision
 from tenure.stores.sqlite_media import Packed, unpack
 from tenure.stores.sqlite_rows import Rows, Value
 
@@ -102,11 +102,27 @@ def lineage(rows: Rows, head: Head) -> Iterator[Segment]:
         branch, high = found["parent_branch"], min(high, found["parent_seq"])
 
 
-def read(rows: Rows, session_id: str, *, last: int | None) -> list[Message]:
+def head_at(rows: Rows, head: Head, revision: int) -> Head | None:
+    """The head as it was at a revision, but for `message_count`; None when that is not recorded."""
+    if revision == 0:
+        return replace(head, last_seq=0)
+    if not 0 < revision <= head.revision:
+        return None
+    found = rows.one("find_commit", head.params, revision=revision)
+    if found is None:
+        return None
+    return replace(head, branch=found["branch"], last_seq=found["last_seq"])
+
+
+def read(rows: Rows, session_id: str, *, last: int | None, revision: int | None) -> list[Message]:
     """See `Store.read`."""
     head = find(rows, session_id)
-    if head is None:
+    if head is None and not revision:
         return []
+    if revision is not None:
+        head = head_at(rows, head, revision) if head is not None else None
+    if head is None:
+        raise unknown_revision(session_id, revision or 0)
     bodies: list[str] = []
     for segment in lineage(rows, head):
         left = -1 if last is None else last - len(bodies)

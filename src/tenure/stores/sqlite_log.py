@@ -27,6 +27,7 @@ from tenure.stores.sqlite_history import (
     Segment,
     count,
     find,
+    head_at,
     known,
     lineage,
     unknown_to,
@@ -61,10 +62,11 @@ def append(
     if expected_revision is not None and expected_revision != revision:
         base = None
         if on_conflict == "fork" and head is not None and expected_revision < revision:
-            base = _head_at(rows, head, expected_revision)
+            base = head_at(rows, head, expected_revision)
         if on_conflict == "raise" or (on_conflict == "fork" and base is None):
             raise conflict(session_id, expected_revision=expected_revision, revision=revision)
         if base is not None:
+            base.message_count = count(rows, lineage(rows, base))
             session_id = f"{session_id}~{clock.new_id()}"
             head = create(rows, session_id, clock, shared=base)
             new = unknown_to(rows, lineage(rows, head), packed)
@@ -170,6 +172,7 @@ def redact(rows: Rows, session_id: str, redaction: Redaction, *, clock: Clock) -
             keep_media(rows, place, packed.media)
     drop_unused(rows, dropped)
     if changed:
+        drop_notes(rows, head)
         head.message_count = count(rows, lineage(rows, head))
         commit(rows, head, clock, Usage())
     return changed
@@ -186,7 +189,7 @@ def delete(rows: Rows, session_id: str) -> bool:
     own = {"conversation_id": head.conversation_id}
     detach_forks(rows, head.conversation_id)
     used = [str(use["digest"]) for use in rows.all("media_of_conversation", own)]
-    for table in ("media_uses", "entries", "branches", "commits", "runs"):
+    for table in ("media_uses", "entries", "branches", "commits", "runs", "checkpoints", "calls"):
         rows.run(f"delete_{table}", own)
     drop_unused(rows, used)
     rows.run("delete_conversation", name)
@@ -264,7 +267,9 @@ def create(rows: Rows, session_id: str, clock: Clock, *, shared: Head | None = N
 def new_branch(rows: Rows, head: Head, *, parent_seq: int, run_id: str | None, clock: Clock) -> int:
     """Start a branch of the present one and return its number."""
     own = {"conversation_id": head.conversation_id}
-    number = 1 + max(int(row["branch"]) for row in rows.all("list_branches", own))
+    highest = rows.one("highest_branch", own)
+    assert highest is not None
+    number = 1 + int(highest["branch"])
     rows.run(
         "create_branch",
         own,
@@ -311,6 +316,12 @@ def _without_media(rows: Rows, place: dict[str, Value]) -> set[str]:
     return used
 
 
+def drop_notes(rows: Rows, head: Head) -> None:
+    """Remove what runs can be resumed from, which may hold text that was erased from the log."""
+    for query in ("delete_checkpoints", "delete_calls", "drop_inputs", "count_logged"):
+        rows.run(query, head.params)
+
+
 def detach_forks(rows: Rows, conversation_id: str) -> None:
     """Make every fork of a conversation independent of its rows."""
     for row in rows.all("list_forks", {"conversation_id": conversation_id}):
@@ -336,18 +347,6 @@ def detached(rows: Rows, conversation_id: str, branch: int) -> None:
         rows.run("copy_entries", segment.params, **target)
         rows.run("copy_media_uses", segment.params, **target)
     rows.run("detach_branch", place)
-
-
-def _head_at(rows: Rows, head: Head, revision: int) -> Head | None:
-    """The head as it was at an earlier revision; None when that is not recorded."""
-    if revision == 0:
-        return replace(head, last_seq=0, message_count=0)
-    found = rows.one("find_commit", head.params, revision=revision)
-    if found is None:
-        return None
-    then = replace(head, branch=found["branch"], last_seq=found["last_seq"])
-    then.message_count = count(rows, lineage(rows, then))
-    return then
 
 
 def appended(session_id: str, head: Head | None, written: int) -> Appended:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import cast
@@ -16,6 +16,7 @@ from typing import cast
 from tenure.codec import from_dict, from_json, parts_of, to_dict, to_json
 from tenure.errors import StoreError
 from tenure.messages import Json, Media, Message, Part
+from tenure.stores.checks import checked_message_ids
 from tenure.stores.sqlite_rows import Rows, Value
 
 INLINE_BYTES = 64 * 1024
@@ -49,6 +50,16 @@ def pack(message: Message) -> Packed:
             written["blob"] = digest
     body = json.dumps(data, ensure_ascii=True, sort_keys=True, allow_nan=False)
     return Packed(message=message, body=body, media=media)
+
+
+def pack_all(messages: Sequence[Message]) -> list[Packed]:
+    """Return what the rows of messages hold.
+
+    Raises:
+        InvalidValueError: One cannot be stored.
+    """
+    checked_message_ids(messages)
+    return [pack(message) for message in messages]
 
 
 def unpack(rows: Rows, body: str) -> Message:

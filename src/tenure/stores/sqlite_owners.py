@@ -13,10 +13,17 @@ from tenure.messages import Usage
 from tenure.stores import sqlite_memories as memories
 from tenure.stores import sqlite_runs as runs
 from tenure.stores.memory_records import Prepared
-from tenure.stores.records import Appended, Forgotten, Lease
+from tenure.stores.records import Appended, Forgotten
 from tenure.stores.sqlite_history import Head, count, find, known, lineage
-from tenure.stores.sqlite_log import commit, delete, detach_forks, detached, remove_entry
-from tenure.stores.sqlite_media import Packed, drop_unused, unpack
+from tenure.stores.sqlite_log import (
+    commit,
+    delete,
+    detach_forks,
+    detached,
+    drop_notes,
+    remove_entry,
+)
+from tenure.stores.sqlite_media import drop_unused, unpack
 from tenure.stores.sqlite_rows import Rows, Value
 
 _MEMORY_TABLES = ("postings", "vectors", "versions", "memories", "removals", "owner")
@@ -28,50 +35,39 @@ class PreparedParticipant:
 
     owner: Owner
     memories: Sequence[Prepared]
-
-
-def take_part(rows: Rows, session_id: str, run_id: str, owner: Owner) -> None:
-    """Record whose run writes to a conversation, if there is one."""
-    if (head := find(rows, session_id)) is not None:
-        place = {"conversation_id": head.conversation_id, "run_id": run_id}
-        rows.run("add_run", place, **_names(owner))
+    ends_run: bool
 
 
 def taken_part(
-    rows: Rows, written: Appended, run_id: str, by: PreparedParticipant, *, clock: Clock
-) -> Appended:
-    """Record who has written, and add what they remember of it."""
-    take_part(rows, written.session_id, run_id, by.owner)
-    added = memories.add(rows, by.owner, by.memories, deduplicate=True, clock=clock)
-    return replace(written, memories=tuple(added))
-
-
-def append_to_run(
     rows: Rows,
+    written: Appended,
     session_id: str,
     run_id: str,
-    packed: Sequence[Packed],
+    by: PreparedParticipant,
     *,
-    owner: Owner | None,
-    lease: Lease | None,
     clock: Clock,
-) -> int:
-    """See `Store.append_to_run`."""
-    logged = runs.append_to_run(rows, session_id, run_id, packed, lease=lease, clock=clock)
-    if owner is not None:
-        take_part(rows, session_id, run_id, owner)
-    return logged
+) -> Appended:
+    """Record who has written, end the run if they say so, and add what they remember of it.
+
+    What was written to `session_id` may have gone to a fork of it, where the run has never begun.
+    """
+    if (head := find(rows, written.session_id)) is not None:
+        runs.take_part(rows, head, run_id, by.owner)
+    if by.ends_run and (head := find(rows, session_id)) is not None:
+        runs.end_run(rows, head, run_id, clock=clock)
+    added = memories.add(rows, by.owner, by.memories, deduplicate=True, clock=clock)
+    return replace(written, memories=tuple(added))
 
 
 def forget(rows: Rows, owner: Owner, *, clock: Clock) -> Forgotten:
     """See `Store.forget`, but for the journal, which is emptied afterwards."""
     forgotten = Forgotten(memories=_forget_memories(rows, owner))
     # Of all conversations: a fork may have a summary of messages that only the other one has.
-    said = {str(row["message_id"]) for row in rows.all("messages_of_owner", _names(owner))}
-    for found in rows.all("conversations_of_owner", _names(owner)):
+    said = {str(row["message_id"]) for row in rows.all("messages_of_owner", runs.names(owner))}
+    for found in rows.all("conversations_of_owner", runs.names(owner)):
         session_id = str(found["session_id"])
         head = known(rows, session_id)
-        if rows.one("other_owner", head.params, **_names(owner)) is None:
+        if rows.one("other_owner", head.params, **runs.names(owner)) is None:
             forgotten = replace(
                 forgotten,
                 conversations=(*forgotten.conversations, session_id),
@@ -102,26 +98,23 @@ def _take_out(rows: Rows, head: Head, owner: Owner, said: AbstractSet[str], cloc
     the owner has said; return how much.
     """
     own = {"conversation_id": head.conversation_id}
-    run_ids = {str(row["run_id"]) for row in rows.all("runs_of_owner", own, **_names(owner))}
+    run_ids = {str(row["run_id"]) for row in rows.all("runs_of_owner", own, **runs.names(owner))}
     detach_forks(rows, head.conversation_id)
     detached(rows, head.conversation_id, 1)
-    gone: set[str] = set()
+    logged = rows.all("list_entries", own)
+    gone = {str(row["message_id"]) for row in logged if row["run_id"] in run_ids}
     media: set[str] = set()
-    for row in rows.all("list_entries", own):
-        message = unpack(rows, row["body"])
-        is_summary_of_it = any(i in said or i in gone for i in covered_ids(message))
-        if row["run_id"] in run_ids or is_summary_of_it:
-            gone.add(message.id)
+    for row in logged:
+        covered = covered_ids(unpack(rows, row["body"]))
+        if row["message_id"] in gone or any(i in said or i in gone for i in covered):
+            gone.add(str(row["message_id"]))
             media |= remove_entry(rows, {**own, "branch": row["branch"], "seq": row["seq"]})
     drop_unused(rows, media)
     for run_id in run_ids:
-        runs.remove_run_branch(rows, head, run_id)
-    rows.run("delete_runs_of_owner", own, **_names(owner))
+        runs.end_run(rows, head, run_id, clock=clock)
+    rows.run("delete_runs_of_owner", own, **runs.names(owner))
     if gone:
+        drop_notes(rows, head)
         head.message_count = count(rows, lineage(rows, head))
         commit(rows, head, clock, Usage())
     return len(gone)
-
-
-def _names(owner: Owner) -> dict[str, Value]:
-    return {"agent_id": owner.agent_id, "user_id": owner.user_id or ""}

@@ -3,13 +3,15 @@
 -- name: add_run
 INSERT INTO runs (tenant, conversation_id, run_id, agent_id, user_id)
 VALUES (:tenant, :conversation_id, :run_id, :agent_id, :user_id)
-ON CONFLICT DO NOTHING;
+ON CONFLICT (tenant, conversation_id, run_id) DO UPDATE
+SET agent_id = excluded.agent_id, user_id = excluded.user_id
+WHERE runs.agent_id = '';
 
 -- name: copy_runs
 INSERT INTO runs (tenant, conversation_id, run_id, agent_id, user_id)
 SELECT tenant, :to_conversation_id, run_id, agent_id, user_id
 FROM runs
-WHERE tenant = :tenant AND conversation_id = :conversation_id;
+WHERE tenant = :tenant AND conversation_id = :conversation_id AND agent_id <> '';
 
 -- name: delete_runs
 DELETE FROM runs WHERE tenant = :tenant AND conversation_id = :conversation_id;
@@ -34,7 +36,7 @@ WHERE runs.tenant = :tenant AND agent_id = :agent_id AND user_id = :user_id;
 -- name: other_owner
 SELECT 1
 FROM runs
-WHERE tenant = :tenant AND conversation_id = :conversation_id
+WHERE tenant = :tenant AND conversation_id = :conversation_id AND agent_id <> ''
     AND NOT (agent_id = :agent_id AND user_id = :user_id)
 LIMIT 1;
 

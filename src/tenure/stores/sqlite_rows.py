@@ -60,5 +60,5 @@ class Rows:
 
 @cache
 def _queries() -> Mapping[str, str]:
-    files = ("sqlite.sql", "sqlite_memories.sql", "sqlite_owners.sql")
+    files = ("sqlite.sql", "sqlite_memories.sql", "sqlite_owners.sql", "sqlite_runs.sql")
     return {name: query for file in files for name, query in named_queries(file).items()}

@@ -24,7 +24,12 @@ from tenure.testing.conformance_append import AppendConformance
 from tenure.testing.conformance_archive import ArchiveConformance
 from tenure.testing.conformance_branches import BranchConformance, ForkConformance
 from tenure.testing.conformance_catalog import ListConformance, RenameConformance
+from tenure.testing.conformance_checkpoints import (
+    CallConformance,
+    CheckpointConformance,
+)
 from tenure.testing.conformance_conflicts import ConflictConformance
+from tenure.testing.conformance_endings import RunEndConformance
 from tenure.testing.conformance_erasing import DeleteConformance, RedactConformance
 from tenure.testing.conformance_handles import LifecycleConformance, TenantConformance
 from tenure.testing.conformance_leases import LeaseConformance
@@ -41,13 +46,16 @@ from tenure.testing.conformance_memory_search import (
 )
 from tenure.testing.conformance_owners import ForgetConformance, ParticipantConformance
 from tenure.testing.conformance_providers import ChatHistoryProviderConformance
+from tenure.testing.conformance_run_records import RunRecordConformance
 from tenure.testing.conformance_runs import RunConformance
 
 __all__ = [
     "AppendConformance",
     "ArchiveConformance",
     "BranchConformance",
+    "CallConformance",
     "ChatHistoryProviderConformance",
+    "CheckpointConformance",
     "ConflictConformance",
     "DeleteConformance",
     "ForgetConformance",
@@ -66,6 +74,8 @@ __all__ = [
     "RedactConformance",
     "RenameConformance",
     "RunConformance",
+    "RunEndConformance",
+    "RunRecordConformance",
     "StoreConformance",
     "TenantConformance",
 ]
@@ -82,6 +92,10 @@ class StoreConformance(
     RenameConformance,
     ListConformance,
     RunConformance,
+    RunRecordConformance,
+    CheckpointConformance,
+    CallConformance,
+    RunEndConformance,
     LeaseConformance,
     MemoryAddConformance,
     MemoryListConformance,

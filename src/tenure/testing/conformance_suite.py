@@ -26,6 +26,7 @@ from tenure.messages import (
 )
 from tenure.saying import assistant, system, user
 from tenure.stores.base import Conversation, Entry, Store
+from tenure.stores.run_records import NewCall, NewCheckpoint
 
 ODD_NAMES = (
     "a", "A", "a ", " a", "a/b", "a%", "a_", "a*", "../a", "a~1", "é", "e\u0301", "日本", "🍸", "\n",
@@ -75,6 +76,16 @@ def reply(text: str, *, tokens: int) -> Message:
 def unstorable() -> Message:
     """A message that is not JSON."""
     return replace(user("bad"), metadata={"x": object()})
+
+
+def checkpoint(checkpoint_id: str, *, scope: str = "n", state: str = "{}") -> NewCheckpoint:
+    """A checkpoint of this id."""
+    return NewCheckpoint(checkpoint_id=checkpoint_id, node_path="graph/n", scope=scope, state=state)
+
+
+def call(tool: str = "look", *, args: str = "{}") -> NewCall:
+    """A call of a tool."""
+    return NewCall(node_path="graph/n", position=0, origin="m1", place=0, tool=tool, args=args)
 
 
 def every_kind() -> list[Message]:
@@ -159,11 +170,18 @@ async def known(store: Store, session_id: str) -> Conversation:
 async def everything(store: Store, session_id: str) -> object:
     """All that can be read of a conversation; two that are equal are in the same state."""
     branches = await store.branches(session_id)
-    runs = [branch.run_id for branch in branches if branch.run_id is not None]
+    begun = await store.runs(session_id)
+    runs = sorted(
+        {run.run_id for run in begun} | {b.run_id for b in branches if b.run_id is not None}
+    )
     return (
         await store.conversation(session_id),
         await store.entries(session_id),
         branches,
         [await store.entries(session_id, branch=branch.branch) for branch in branches],
         [await store.run_entries(session_id, run_id) for run_id in runs],
+        begun,
+        await store.runs(session_id, unfinished=True),
+        [await store.checkpoints(session_id, run_id) for run_id in runs],
+        [await store.calls(session_id, run_id) for run_id in runs],
     )

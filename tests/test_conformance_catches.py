@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from tenure import ChatHistoryProvider, Memory, Message, Owner, Store, Text, ToolMessage, user
-from tenure.stores.base import Appended, Conversation, Entry, Forgotten, Lease
+from tenure.stores.base import Appended, Conversation, Entry, Forgotten, Lease, Redaction
 from tenure.stores.inmemory import InMemoryStore
+from tenure.stores.run_records import CallRecord, CheckpointRecord, NewCheckpoint
 from tenure.testing import ManualClock
 from tenure.testing.conformance import ChatHistoryProviderConformance, StoreConformance
 
@@ -264,6 +265,95 @@ class ForgetsAllUsers(InMemoryStore):
         return await super().forget(owner)
 
 
+class ReusesVersions(InMemoryStore):
+    """Counts from the last checkpoint that is there."""
+
+    async def roll_back(self, session_id: str, run_id: str, **options: Any) -> None:
+        await super().roll_back(session_id, run_id, **options)
+        notes = self._notes(session_id, run_id)
+        notes.last_version = notes.checkpoints[-1].version if notes.checkpoints else 0
+
+
+class CountsBeforeItSaves(InMemoryStore):
+    """Draws a version, and lets others in before it is used."""
+
+    async def save_checkpoint(
+        self, session_id: str, run_id: str, checkpoint: NewCheckpoint, **options: Any
+    ) -> CheckpointRecord:
+        last = self._notes(session_id, run_id).last_version
+        await asyncio.sleep(0)
+        saved = await super().save_checkpoint(session_id, run_id, checkpoint, **options)
+        return replace(saved, version=last + 1)
+
+
+class PrunesScopes(InMemoryStore):
+    """Keeps the last checkpoints, whatever their scopes are."""
+
+    async def save_checkpoint(
+        self, session_id: str, run_id: str, checkpoint: NewCheckpoint, **options: Any
+    ) -> CheckpointRecord:
+        saved = await super().save_checkpoint(session_id, run_id, checkpoint, **options)
+        if (keep_last := options.get("keep_last")) is not None:
+            del self._notes(session_id, run_id).checkpoints[:-keep_last]
+        return saved
+
+
+class LogsBeforeItChecks(InMemoryStore):
+    """Logs the messages of a checkpoint in a write of their own."""
+
+    async def save_checkpoint(
+        self, session_id: str, run_id: str, checkpoint: NewCheckpoint, **options: Any
+    ) -> CheckpointRecord:
+        await self.append_to_run(session_id, run_id, options.get("messages", ()))
+        return await super().save_checkpoint(session_id, run_id, checkpoint, **options)
+
+
+class DoesNotEndRuns(InMemoryStore):
+    """Does not look at `ends_run`."""
+
+    async def append(self, session_id: str, messages: Sequence[Message], **options: Any) -> Any:
+        if options.get("by") is not None:
+            options["by"] = replace(options["by"], ends_run=False)
+        return await super().append(session_id, messages, **options)
+
+
+class EndsRunsThatWrite(InMemoryStore):
+    """Ends a run only when there is a message to write."""
+
+    async def append(self, session_id: str, messages: Sequence[Message], **options: Any) -> Any:
+        if not messages and options.get("by") is not None:
+            options["by"] = replace(options["by"], ends_run=False)
+        return await super().append(session_id, messages, **options)
+
+
+class KeepsCheckpointsOfRedacted(InMemoryStore):
+    """Redacts the log, and not what runs can be resumed from."""
+
+    async def redact(self, session_id: str, redaction: Redaction) -> int:
+        log = self._known(session_id)
+        before = {run_id: replace(notes) for run_id, notes in log.notes.items()}
+        kept = {run_id: list(notes.checkpoints) for run_id, notes in log.notes.items()}
+        count = await super().redact(session_id, redaction)
+        for run_id, notes in before.items():
+            log.notes[run_id] = replace(notes, checkpoints=kept[run_id])
+        return count
+
+
+class ForgetsCalls(InMemoryStore):
+    """Removes the calls that were rolled back."""
+
+    async def calls(self, session_id: str, run_id: str) -> list[CallRecord]:
+        found = await super().calls(session_id, run_id)
+        return [call for call in found if not call.is_rolled_back]
+
+
+class ReadsThePresent(InMemoryStore):
+    """Does not look at `revision`."""
+
+    async def read(self, session_id: str, **options: Any) -> list[Message]:
+        return await super().read(session_id, last=options.get("last"))
+
+
 WRONG_STORES: Mapping[type[InMemoryStore], str] = {
     LosesTheLast: "test_every_kind_of_message_comes_back test_last_reads_the_end "
     "test_concurrent_appends_lose_nothing",
@@ -303,6 +393,18 @@ WRONG_STORES: Mapping[type[InMemoryStore], str] = {
     "test_a_run_cannot_bring_an_owner_back",
     ForgetsSharedConversations: "test_a_shared_conversation_goes_on_without_the_owner",
     ForgetsAllUsers: "test_others_are_not_forgotten",
+    ReusesVersions: "test_a_version_is_never_given_twice",
+    CountsBeforeItSaves: "test_versions_are_unique_when_saved_at_once",
+    PrunesScopes: "test_the_last_checkpoint_of_a_scope_is_kept",
+    LogsBeforeItChecks: "test_messages_and_checkpoint_are_saved_together "
+    "test_a_checkpoint_of_the_same_id_is_refused "
+    "test_writes_of_runs_under_a_lost_lease_are_refused",
+    DoesNotEndRuns: "test_an_append_ends_its_run test_a_run_ends_without_a_message "
+    "test_a_run_whose_write_makes_a_fork_ends_where_it_began",
+    EndsRunsThatWrite: "test_a_run_ends_without_a_message",
+    KeepsCheckpointsOfRedacted: "test_a_redaction_takes_what_runs_resume_from",
+    ForgetsCalls: "test_rolling_back_marks_later_calls",
+    ReadsThePresent: "test_an_earlier_revision_is_read test_an_unknown_revision_is_refused",
 }
 
 

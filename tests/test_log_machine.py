@@ -19,19 +19,24 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tenure import Message, Store, Usage, assistant, user
+from tenure import Message, Owner, Participant, Store, Usage, assistant, user
 from tenure.stores.base import Appended, Conversation, Lease, OnConflict
 from tenure.stores.inmemory import InMemoryStore
+from tenure.stores.run_records import NewCall, NewCheckpoint
 from tenure.stores.sqlite import SQLiteStore
 from tenure.testing import ManualClock
 
 T = TypeVar("T")
 
 NAMES = "abcd"
+ANN, BOB = Owner(agent_id="a", user_id="ann"), Owner(agent_id="a")
 IS_SOAK = "TENURE_SOAK" in os.environ  # set by `make soak`
 
 where = st.integers(0, 11)  # see LogMachine.name
 runs = st.sampled_from(["r1", "r2"])
+participants = st.none() | st.builds(
+    Participant, owner=st.sampled_from([ANN, BOB]), ends_run=st.booleans()
+)
 holders = st.sampled_from(["h1", "h2", "h3"])
 picks = st.lists(st.integers(0, 9), max_size=4)  # see LogMachine.messages
 places = st.integers(0, 12)  # see LogMachine.place
@@ -72,6 +77,7 @@ class LogMachine(RuleBasedStateMachine):
         is_failed=st.booleans(),
         delta=deltas,
         on_conflict=st.sampled_from(["raise", "rebase", "fork"]),
+        by=participants,
         lease=leases,
     )
     def append(
@@ -82,6 +88,7 @@ class LogMachine(RuleBasedStateMachine):
         is_failed: bool,
         delta: int | None,
         on_conflict: OnConflict,
+        by: Participant | None,
         lease: int | None,
     ) -> None:
         name = self.name(at)
@@ -97,6 +104,7 @@ class LogMachine(RuleBasedStateMachine):
                 is_failed=is_failed,
                 expected_revision=expected,
                 on_conflict=on_conflict,
+                by=by if run_id is not None else None,
                 lease=held,
             )
             if appended.session_id != name:
@@ -114,16 +122,37 @@ class LogMachine(RuleBasedStateMachine):
         messages = self.messages(name, [*picked, 0])
         self.both(lambda store: store.append(name, messages))
 
-    @rule(at=where, picked=picks, place=places, delta=deltas, lease=leases)
+    @rule(
+        at=where,
+        picked=picks,
+        place=places,
+        run_id=st.none() | runs,
+        delta=deltas,
+        by=participants,
+        lease=leases,
+    )
     def start_branch(
-        self, at: int, picked: list[int], place: int, delta: int | None, lease: int | None
+        self,
+        at: int,
+        picked: list[int],
+        place: int,
+        run_id: str | None,
+        delta: int | None,
+        by: Participant | None,
+        lease: int | None,
     ) -> None:
         name = self.name(at)
         messages, after = self.messages(name, picked), self.place(name, place)
         expected, held = self.expected(name, delta), self.lease(name, lease)
         self.both(
             lambda store: store.start_branch(
-                name, messages, after=after, expected_revision=expected, lease=held
+                name,
+                messages,
+                after=after,
+                run_id=run_id,
+                expected_revision=expected,
+                by=by if run_id is not None else None,
+                lease=held,
             )
         )
 
@@ -164,6 +193,11 @@ class LogMachine(RuleBasedStateMachine):
 
         self.both(lambda store: store.redact(name, redaction))
 
+    @rule(owner=st.sampled_from([ANN, BOB]), is_sure=st.integers(0, 2))
+    def forget(self, owner: Owner, is_sure: int) -> None:
+        if not is_sure:
+            self.both(lambda store: store.forget(owner))
+
     # --- runs and leases ---
 
     @rule(
@@ -182,10 +216,65 @@ class LogMachine(RuleBasedStateMachine):
             messages = self.messages(name, picked)
             self.both(lambda store: store.append_to_run(name, run_id, messages, lease=held))
         elif what == "discard":
-            self.both(lambda store: store.discard_run(name, run_id))
+            self.both(lambda store: store.discard_run(name, run_id, lease=held))
         else:
             is_failed = what == "commit as failed"
             self.both(lambda s: s.commit_run(name, run_id, is_failed=is_failed, lease=held))
+
+    @rule(
+        at=where,
+        run_id=runs,
+        what=st.sampled_from(
+            ["begin", "save", "save", "save", "call", "call", "end", "back", "undo"]
+        ),
+        owner=st.sampled_from([ANN, BOB]),
+        picked=picks,
+        number=st.integers(0, 5),
+        lease=leases,
+    )
+    def go_on_with_checkpoints(
+        self,
+        at: int,
+        run_id: str,
+        what: str,
+        owner: Owner,
+        picked: list[int],
+        number: int,
+        lease: int | None,
+    ) -> None:
+        place, held = (self.name(at), run_id), self.lease(self.name(at), lease)
+        self.count += 1
+        text = str(self.count)
+        match what:
+            case "begin":
+                self.both(lambda s: s.begin_run(*place, owner=owner, input=text, lease=held))
+            case "save":
+                messages = self.messages(place[0], picked)
+                new = NewCheckpoint(
+                    checkpoint_id=text if number else "one",
+                    node_path="n",
+                    scope="abc"[number % 3],
+                    state=text,
+                )
+                keep = number if number > 2 else None
+                self.both(
+                    lambda s: s.save_checkpoint(
+                        *place, new, messages=messages, keep_last=keep, lease=held
+                    )
+                )
+            case "call":
+                call = NewCall(
+                    node_path="n", position=0, origin="", place=number, tool=text, args=""
+                )
+                self.both(lambda s: s.begin_call(*place, call, lease=held))
+            case "end":
+                self.both(lambda s: s.end_call(*place, number, outcome=text, lease=held))
+            case "back":
+                found = self.loop.run(self.reference.checkpoints(*place))
+                version = found[number % len(found)].version if found else number // 4
+                self.both(lambda s: s.roll_back(*place, version=version, lease=held))
+            case _:
+                self.both(lambda s: s.mark_undone(*place, number, lease=held))
 
     @rule(
         at=where,
@@ -223,6 +312,7 @@ class LogMachine(RuleBasedStateMachine):
         found = self.both(lambda store: store.read(name, last=last))
         whole = self.both(lambda store: store.read(name))
         assert found == whole[max(0, len(whole) - last) :]
+        self.both(lambda store: store.read(name, last=limit, revision=after))
         page = self.both(lambda s: s.entries(name, after=after, limit=limit, branch=branch))
         entries = self.both(lambda s: s.entries(name, branch=branch))
         assert page == [entry for entry in entries if entry.seq > after][:limit]
@@ -235,7 +325,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def equal(self) -> None:
         state = self.both(everything)
-        for conversation, entries, branches, runs, _ in state:
+        for conversation, entries, branches, runs, *_ in state:
             seqs = [entry.seq for entry in entries]
             assert seqs == sorted(set(seqs))
             assert len(entries) == conversation.message_count
@@ -314,7 +404,13 @@ async def everything(store: Store) -> list[Any]:
         assert await store.read(name) == [entry.message for entry in entries]
         logs = {b.branch: await store.entries(name, branch=b.branch) for b in branches}
         runs = {b.run_id: await store.run_entries(name, b.run_id) for b in branches if b.run_id}
-        state.append((conversation, entries, logs, runs, branches))
+        begun = await store.runs(name), await store.runs(name, unfinished=True)
+        saved = {run_id: await store.checkpoints(name, run_id) for run_id in ("r1", "r2")}
+        calls = {run_id: await store.calls(name, run_id) for run_id in ("r1", "r2")}
+        owned = [
+            [c.session_id for c in await store.conversations(owner=owner)] for owner in (ANN, BOB)
+        ]
+        state.append((conversation, entries, logs, runs, branches, begun, saved, calls, owned))
     return state
 
 

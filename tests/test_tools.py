@@ -166,6 +166,41 @@ def test_decorator_forms() -> None:
     assert repr(two) == "Tool('second-tool')"
 
 
+def test_what_to_do_about_unknown_ends() -> None:
+    """`on_unknown` is "fail" unless a tool says otherwise, however the tool is made."""
+
+    @tool(on_unknown="retry")
+    def again(a: int) -> int:
+        return a
+
+    registry = ToolRegistry(
+        [
+            google,
+            Tool(functools.partial(Shop().left), name="left"),
+            tool(numpy),
+            tool()(sphinx),
+            again,
+            Tool(Shop(), name="shop", on_unknown="retry"),
+        ]
+    )
+    found = {made.name: made.on_unknown for made in registry.values()}
+    assert found == {
+        "google": "fail",
+        "left": "fail",
+        "numpy": "fail",
+        "sphinx": "fail",
+        "again": "retry",
+        "shop": "retry",
+    }
+
+
+@pytest.mark.parametrize("value", ["again", "", None, True])
+def test_other_ways_with_unknown_ends_are_refused(value: Any) -> None:
+    """`on_unknown` is "retry" or "fail" and nothing else; a tool says so when it is made."""
+    with pytest.raises(InvalidValueError, match="must be 'retry' or 'fail'"):
+        tool(on_unknown=value)(google)
+
+
 def test_function_without_docstring_has_no_description() -> None:
     """Nothing is made up; a partial has the description of its function."""
 

@@ -28,6 +28,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what every provider accepts as a t
 
 ToolFunction: TypeAlias = Callable[..., object]
 
+OnUnknown: TypeAlias = Literal["retry", "fail"]
+"""What a resumed run does about a call that had started and whose end is not known; see `Tool`."""
+
 
 class ToolError(Exception):
     """Raise this in a tool to tell the model, in your own words, what it did wrong."""
@@ -85,16 +88,28 @@ class Tool:
 
     A plain function runs in a worker thread, so that it cannot block the event loop; an async one
     runs on the loop.
+
+    Attributes:
+        function: The function itself.
+        spec: What a model is told of it.
+        on_unknown: What is done, when a run is resumed after its process died, about a call of this
+            tool that had started and whose end is not known: `"retry"` runs it again, `"fail"` gives
+            the model an error result that says so.
     """
 
     def __init__(
-        self, function: ToolFunction, *, name: str | None = None, description: str | None = None
+        self,
+        function: ToolFunction,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        on_unknown: OnUnknown = "fail",
     ) -> None:
-        """Read the signature and the docstring of `function`.
+        """Read the signature and the docstring of `function`; the arguments are those of `tool`.
 
         Raises:
-            InvalidValueError: The name is not one that providers accept, or a parameter has a type
-                that has no JSON schema.
+            InvalidValueError: The name is not one that providers accept, a parameter has a type
+                that has no JSON schema, or `on_unknown` has another value.
         """
         if isinstance(function, type):
             raise InvalidValueError(
@@ -108,6 +123,9 @@ class Tool:
                 f"{chosen!r} cannot name a tool: use 1 to 64 letters, digits, '_' or '-', "
                 "for instance with @tool(name=...)."
             )
+        if on_unknown not in ("retry", "fail"):
+            raise InvalidValueError(f"on_unknown={on_unknown!r} must be 'retry' or 'fail'.")
+        self.on_unknown: OnUnknown = on_unknown
         summary, parameters = docstring_of(function)
         self._adapter = arguments_adapter(function, chosen)
         self.spec = ToolSpec(
@@ -166,7 +184,7 @@ class Tool:
 def tool(function: ToolFunction, /) -> Tool: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None
+    *, name: str | None = None, description: str | None = None, on_unknown: OnUnknown = "fail"
 ) -> Callable[[ToolFunction], Tool]: ...
 def tool(
     function: ToolFunction | None = None,
@@ -174,6 +192,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    on_unknown: OnUnknown = "fail",
 ) -> Tool | Callable[[ToolFunction], Tool]:
     """Make a tool of a sync or async function.
 
@@ -182,13 +201,18 @@ def tool(
         name: Its name for the model; the function's own by default.
         description: What the model is told of it; by default the docstring up to its sections. The
             docstring's `Args:` section (Google, NumPy or Sphinx style) describes the parameters.
+        on_unknown: What a resumed run does about a call that had started when the run's process died,
+            so that nobody knows what came of it. `"retry"` is for tools whose effect happens once
+            however often they are called, as with `idempotency_key`; `"fail"` is for all others.
 
     Raises:
         InvalidValueError: See `Tool`.
     """
     if function is not None:
-        return Tool(function, name=name, description=description)
-    return lambda decorated: Tool(decorated, name=name, description=description)
+        return Tool(function, name=name, description=description, on_unknown=on_unknown)
+    return lambda decorated: Tool(
+        decorated, name=name, description=description, on_unknown=on_unknown
+    )
 
 
 class ToolRegistry(Mapping[str, Tool]):

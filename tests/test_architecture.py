@@ -35,7 +35,7 @@ ROWS = [
     {"explanations"},
     {"prompt"},
     {"signatures"},
-    {"tools"},
+    {"tools", "idempotency"},
     {"models"},
     {"translation", "connections", "providers", "local", "local_engine"},
     {"embedding", "embedding_local", "embedding_remote"},

@@ -81,6 +81,7 @@ from tenure.features.preprocessing import (
 from tenure.features.recall import LongTermMemory
 from tenure.generations import EmbeddingOutcome
 from tenure.graph import Graph, Node
+from tenure.idempotency import idempotency_key
 from tenure.llm import LLMContext
 from tenure.marks import as_memory, covered_ids, is_memory, is_pinned, is_summary, pinned
 from tenure.memories import Memories
@@ -266,6 +267,7 @@ __all__ = [
     "facts",
     "from_tagged",
     "from_tagged_json",
+    "idempotency_key",
     "is_memory",
     "is_pinned",
     "is_summary",

@@ -55,7 +55,7 @@ ROWS = [
     {"events"},
     {"feature"},
     {"run"},
-    {"graph", "graph_edges", "graph_nodes"},
+    {"graph", "graph_edges", "graph_nodes", "tool_selection"},
     {"strategy", "features", "run_stream"},
     {"agent"},
     {"sync_sessions", "sync_memories"},

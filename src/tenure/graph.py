@@ -5,23 +5,24 @@ returns the value for the next node. After a node its edges are looked at in the
 added, and the first one that matches is taken. A graph can be a node of another one; branches run at the
 same time, each with a prompt of its own, and are merged into one.
 
-`graph_nodes.py` has ready nodes, `graph_edges.py` the steps of edges.
+`graph_nodes.py` has ready nodes, `graph_edges.py` the steps of edges, `tool_selection.py` which tools a
+subgraph offers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from tenure.errors import InvalidValueError, StuckInNodeError
 from tenure.graph_edges import NO_MATCH, Step
 from tenure.parallel import mapped
 from tenure.run import RunContext
 from tenure.signatures import awaited
-from tenure.tools import Tool, ToolFunction
+from tenure.tool_selection import ToolSelection, checked_selection, offering
 
 I = TypeVar("I")  # noqa: E741 # what goes in
 O = TypeVar("O")  # noqa: E741 # what comes out
@@ -30,9 +31,6 @@ T = TypeVar("T")
 
 NodeFunction: TypeAlias = Callable[[RunContext, I], O | Awaitable[O]]
 """What a node does: a function, sync or async, of the run's context and a value."""
-
-ToolSelection: TypeAlias = Literal["all", "none"] | Iterable[str | type | Tool | ToolFunction]
-"""Which tools a subgraph offers: those of the graph around it, none, or these."""
 
 START, FINISH = "start", "finish"
 
@@ -103,6 +101,7 @@ class Graph(Generic[I, O]):
         name: Its name, at the head of its nodes' paths.
         counts_nodes: Whether each executed node counts against the agent's `max_iterations`; model
             calls do by themselves.
+        description: What it is for, in a sentence; a model that chooses its tools is told.
 
     Attributes:
         start: Where an input comes in; it passes on what it gets.
@@ -111,6 +110,7 @@ class Graph(Generic[I, O]):
 
     name: str = "strategy"
     counts_nodes: bool = True
+    description: str = ""
     start: Node[I, I] = field(init=False)
     finish: Node[O, O] = field(init=False)
     _nodes: dict[str, Node[Any, Any]] = field(init=False, repr=False)
@@ -184,19 +184,20 @@ class Graph(Generic[I, O]):
         Args:
             graph: The other graph.
             name: The node's name; the graph's own by default.
-            tools: What it offers the model; afterwards the tools are as before.
+            tools: What it offers the model; afterwards the tools are as before. `"auto"` asks the
+                model first which of the tools offered then are relevant to the input, in a request
+                of its own that leaves nothing in the prompt; without any tool nothing is asked.
+
+        Raises:
+            InvalidValueError: The name is taken, or `tools` is another text.
+            StructuredOutputError: (When run) which tools the model has chosen cannot be read.
         """
+        selection = checked_selection(tools)
 
         async def run(ctx: RunContext, value: I) -> T:
-            before = ctx.llm.tools
-            if tools != "all":
-                await _offer(ctx, tools)
-            try:
+            task = graph.description or made.name
+            async with offering(ctx, selection, task=task, given=value):
                 return await graph(ctx, value)
-            finally:
-                if tools != "all":
-                    async with ctx.llm.write_session() as session:
-                        session.tools = before
 
         made = self.node(run, name=name if name is not None else graph.name)
         self._graphs[made.name] = graph
@@ -326,12 +327,6 @@ def fold(initial: T, function: Callable[[T, Any], T]) -> Merge:
         return value
 
     return merge
-
-
-async def _offer(ctx: RunContext, tools: ToolSelection) -> None:
-    chosen = [] if isinstance(tools, str) else [ctx.tools.find(each).spec for each in tools]
-    async with ctx.llm.write_session() as session:
-        session.tools = tuple(chosen)
 
 
 def _same(_: RunContext, value: T) -> T:

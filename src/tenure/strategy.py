@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenure.graph import Graph
 from tenure.graph_edges import on_condition, transformed
 from tenure.graph_nodes import node_llm_compress_history
-from tenure.messages import AssistantMessage, Message
+from tenure.messages import Message
 from tenure.run import RunContext
 from tenure.saying import user
+from tenure.structured import StructuredResult
 
 if TYPE_CHECKING:
     from tenure.compression import HistoryCompression
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """A reply, and what it is worth to the caller of the run."""
-
-    reply: AssistantMessage
-    output: object
 
 
 def _tool_loop() -> Graph[str, object]:
     graph = Graph[str, object]("tool_loop", counts_nodes=False)
 
     @graph.node
-    async def ask(ctx: RunContext, turn: Message) -> _Answer:
+    async def ask(ctx: RunContext, turn: Message) -> StructuredResult[object]:
         # What is said is in the context before the model is asked, so that a run that fails has it.
         async with ctx.llm.write_session() as session:
             if ctx.compression is not None:  # before the turn, which has to stay as it is
@@ -37,19 +29,20 @@ def _tool_loop() -> Graph[str, object]:
         async with ctx.llm.write_session() as session:
             if ctx.output_schema is None:
                 reply = await session.request_llm()
-                return _Answer(reply, reply.text)
+                return StructuredResult(message=reply, value=reply.text)
             result = await session.request_llm_structured(ctx.output_schema, allow_tool_calls=True)
-            return _Answer(result.message, result.unwrap())
+            result.unwrap()  # a reply that is no answer ends the run
+            return result
 
     @graph.node
-    async def execute_tools(ctx: RunContext, answer: _Answer) -> Message:
-        return await ctx.execute_tools(answer.reply.tool_calls)
+    async def execute_tools(ctx: RunContext, answer: StructuredResult[object]) -> Message:
+        return await ctx.execute_tools(answer.message.tool_calls)
 
-    def calls_tools(answer: _Answer) -> bool:
-        return bool(answer.reply.tool_calls)
+    def calls_tools(answer: StructuredResult[object]) -> bool:
+        return bool(answer.message.tool_calls)
 
-    def output(answer: _Answer) -> object:
-        return answer.output
+    def output(answer: StructuredResult[object]) -> object:
+        return answer.value
 
     @graph.node
     def say(ctx: RunContext, text: str) -> Message:

@@ -386,3 +386,24 @@ def test_deep_rows_are_damage() -> None:
         part = {"kind": "tool_result", "name": "t", "parts": [part]}
     with pytest.raises(StoreError, match="nested too deeply"):
         codec.from_dict(plain(role="tool", parts=[part]))
+    with pytest.raises(StoreError, match="nested too deeply"):
+        codec.part_from_dict(part)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.integers(0, 2**32).map(random_history))
+def test_parts_alone_are_exact(history: list[Message]) -> None:
+    """A part alone is written as inside its message, and read back as it was."""
+    for message in history:
+        parts = codec.to_dict(message)["parts"]
+        assert [codec.flat(part) for part in message.parts] == parts
+        assert (
+            tuple(codec.part_from_dict(codec.flat(part)) for part in message.parts) == message.parts
+        )
+
+
+@pytest.mark.parametrize("stored", [{}, {"kind": "text"}, {"kind": "media"}, {"kind": 7}])
+def test_damaged_parts(stored: dict[str, object]) -> None:
+    """What is no part's object is a `StoreError` that says of which kind."""
+    with pytest.raises(StoreError, match="A stored part of kind"):
+        codec.part_from_dict(stored)

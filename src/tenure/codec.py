@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tenure.messages as m
 from tenure.errors import InvalidValueError, StoreError
 from tenure.mappings import EMPTY
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
     from tenure.messages import Json, Message
 
@@ -52,22 +52,40 @@ def to_dict(message: Message) -> dict[str, Json]:
     Raises:
         InvalidValueError: See `to_json`.
     """
-    if is_plain(message):
-        return _plain_dict(message)
+    try:
+        return flat(message)
+    except ValueError as exc:
+        raise _unwritable(message, str(exc)) from exc
+
+
+def flat(value: Message | m.Part) -> dict[str, Json]:
+    """Return what `to_dict` returns, also of a part alone.
+
+    Raises:
+        ValueError: It holds something that JSON has not; the text is the reason alone.
+    """
+    if isinstance(value, m.Part):
+        holders = (value, *value.parts) if isinstance(value, m.ToolResult) else (value,)
+        return _dumped(value, _part_adapter(type(value)), holders)
+    if is_plain(value):
+        return _plain_dict(value)
+    return _dumped(value, _adapter(), (value, *parts_of(value)))
+
+
+def _dumped(value: object, adapter: TypeAdapter[Any], holders: Iterable[object]) -> dict[str, Json]:
     from pydantic_core import PydanticSerializationError
 
     try:
-        for holder in (message, *parts_of(message)):
+        for holder in holders:
             for name in _MAPPINGS:
                 _require_json(getattr(holder, name, None))
-        dumped: object = _adapter().dump_python(message, warnings="error")
-        return _flattened(cast("dict[str, object]", dumped))
+        return _flattened(adapter.dump_python(value, warnings="error"))
     except PydanticSerializationError as exc:  # its own text holds the value
         found = re.search(r"field_name='(\w+)'.*input_type=(\w+)", str(exc), re.DOTALL)
         why = f"{found[1]} is of type {found[2]}" if found else "a field is of the wrong type"
-        raise _unwritable(message, why) from None
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise _unwritable(message, str(exc)) from exc
+        raise ValueError(why) from None
+    except (TypeError, RecursionError) as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def is_plain(message: Message) -> bool:
@@ -124,14 +142,34 @@ def from_dict(data: Mapping[str, Json]) -> Message:
         )
     try:
         return _adapter().validate_python(_unflattened(data, _MESSAGES[role]))
-    except RecursionError as exc:
-        raise StoreError(f"A stored {role} message is nested too deeply; it was damaged.") from exc
-    except ValidationError as exc:
-        where = ".".join(str(step) for step in exc.errors()[0]["loc"])
-        raise StoreError(
-            f"A stored {role} message cannot be read ({where}: {exc.errors()[0]['msg']}); "
-            "it was damaged, or not written by tenure."
-        ) from exc
+    except (ValidationError, RecursionError) as exc:
+        raise _unreadable(f"{role} message", exc) from exc
+
+
+def part_from_dict(data: Mapping[str, Json]) -> m.Part:
+    """Return the part that `flat` gave this object.
+
+    Raises:
+        StoreError: This is not a part's object; the text names the field.
+    """
+    from pydantic import ValidationError
+
+    cls = _PARTS.get(str(data.get("kind")), m.Opaque)
+    try:
+        return _part_adapter(cls).validate_python(_unflattened_part(data))
+    except (ValidationError, RecursionError) as exc:
+        raise _unreadable(f"part of kind {data.get('kind')!r}", exc) from exc
+
+
+def _unreadable(what: str, error: ValidationError | RecursionError) -> StoreError:
+    if isinstance(error, RecursionError):
+        return StoreError(f"A stored {what} is nested too deeply; it was damaged.")
+    problem = error.errors()[0]
+    where = ".".join(str(step) for step in problem["loc"])
+    return StoreError(
+        f"A stored {what} cannot be read ({where}: {problem['msg']}); "
+        "it was damaged, or not written by tenure."
+    )
 
 
 def to_json(message: Message) -> str:
@@ -244,3 +282,10 @@ def _adapter() -> TypeAdapter[Message]:
     from pydantic import Field, TypeAdapter
 
     return TypeAdapter(Annotated[m.Message, Field(discriminator="role")])
+
+
+@cache
+def _part_adapter(cls: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)

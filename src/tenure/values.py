@@ -25,7 +25,8 @@ class are not run. A pydantic model keeps `model_fields_set` (`"$defaults"` list
 computed fields are written for the model to read. Private attributes that differ from their defaults, and
 fields with `exclude=True`, are not for a model's eyes: an instance that has them is refused.
 
-`scalars.py` makes the texts, `instances.py` takes classes apart, `tools.py` writes with this.
+`scalars.py` makes the texts, `instances.py` takes classes apart, `tools.py` writes with this. `recorded.py`
+extends it by our own values.
 """
 
 from __future__ import annotations
@@ -79,11 +80,7 @@ def to_tagged(value: object) -> Json:
     Raises:
         InvalidValueError: Something in it has no exact form; the text names its type and its place.
     """
-    writer = _Writer()
-    try:
-        return writer.write(value)
-    except RecursionError:
-        raise writer.refusal(value, "it is nested too deeply") from None
+    return Writer().whole(value)
 
 
 def to_tagged_json(value: object) -> str:
@@ -113,11 +110,7 @@ def from_tagged(data: Json, *, types: Iterable[type] = ()) -> object:
         InvalidValueError: It holds a class that is not in `types`, an unknown tag, or what does not fit
             its tag.
     """
-    reader = _Reader(types)
-    try:
-        return reader.read(data)
-    except RecursionError as exc:
-        raise InvalidValueError("The tagged JSON is nested too deeply to be read.") from exc
+    return Reader(types).whole(data)
 
 
 def from_tagged_json(text: str, *, types: Iterable[type] = ()) -> object:
@@ -133,12 +126,25 @@ def from_tagged_json(text: str, *, types: Iterable[type] = ()) -> object:
     return from_tagged(data, types=types)
 
 
-class _Writer:
-    """One value on its way into JSON. After a refusal, the path is where it happened."""
+class Writer:
+    """One value on its way into JSON. After a refusal, the path is where it happened.
 
-    def __init__(self) -> None:
+    Args:
+        what: What refusals call the value.
+        at: What they put between that and a path into it.
+    """
+
+    def __init__(self, what: str = "result", *, at: str = "") -> None:
+        self._what, self._at = what, at
         self._path: list[str] = []
         self._open: set[int] = set()
+
+    def whole(self, value: object) -> Json:
+        """Write all of a value, once."""
+        try:
+            return self.write(value)
+        except RecursionError:
+            raise self.refusal(value, "it is nested too deeply") from None
 
     def write(self, value: object) -> Json:
         if value is None or type(value) is bool:
@@ -181,13 +187,13 @@ class _Writer:
         if cls is defaultdict:
             return {f"$defaultdict{_factory_name(value)}": self._mapping(value)}
         if is_enum(cls):
-            content = value_of(value)
+            name, content = self._name_of(cls), value_of(value)
             self._path.append(".value")
             written = self.write(content)
             self._path.pop()
-            return {f"${full_name(cls)}": written}
+            return {f"${name}": written}
         if is_supported(cls):
-            return {f"${full_name(cls)}": self._mapping(fields_of(value), attributes=True)}
+            return {f"${self._name_of(cls)}": self._mapping(fields_of(value), attributes=True)}
         if found := numpy_items(value):
             return {f"$numpy:{found[0]}": self.write(found[1])}
         bases = [base for base in cls.__mro__ if base in _SUPPORTED]
@@ -196,6 +202,10 @@ class _Writer:
             if bases
             else "no exact form of it is known; return plain values, a dataclass or a pydantic model"
         )
+
+    def _name_of(self, cls: type) -> str:
+        """The tag of a class of the user's."""
+        return full_name(cls)
 
     def _items(self, values: Iterable[object]) -> list[Json]:
         written: list[Json] = []
@@ -223,27 +233,37 @@ class _Writer:
         return named if len(named) == len(pairs) else pairs
 
     def refusal(self, value: object, why: str) -> InvalidValueError:
-        path = "result" + "".join(self._path)
+        path = "".join(self._path)
         if len(path) > _PATH_CHARACTERS:
             path = f"{path[: _PATH_CHARACTERS // 2]}…{path[-_PATH_CHARACTERS // 2 :]}"
+        place = f"{self._what}{self._at if path else ''}{path}"
         return InvalidValueError(
-            f"{path} of type {full_name(type(value))} cannot be written as JSON: {why}."
+            f"{place} of type {full_name(type(value))} cannot be written as JSON: {why}."
         )
 
 
-class _Reader:
+class Reader:
     """Reads tagged JSON, and builds instances of these classes only."""
 
+    _advice = "pass types=[{}]"
+
     def __init__(self, types: Iterable[type]) -> None:
-        self._types: dict[str, type] = {}
+        self.types: dict[str, type] = {}
         for cls in types:
             # Whoever does not check types gives an instance, or list[Order].
             if not isinstance(cls, type) or not is_supported(cls):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise InvalidValueError(
                     f"types= takes enums, dataclasses, NamedTuples and pydantic models, not {cls!r}."
                 )
-            if self._types.setdefault(full_name(cls), cls) is not cls:
+            if self.types.setdefault(full_name(cls), cls) is not cls:
                 raise InvalidValueError(f"types= has two classes named {full_name(cls)}.")
+
+    def whole(self, data: Json) -> object:
+        """Read all of a value."""
+        try:
+            return self.read(data)
+        except RecursionError as exc:
+            raise InvalidValueError("The tagged JSON is nested too deeply to be read.") from exc
 
     def read(self, data: Json) -> object:
         if data is None or type(data) in (bool, int, float, str):
@@ -292,12 +312,12 @@ class _Reader:
         )
 
     def _instance(self, name: str, payload: Json) -> object:
-        cls = self._types.get(name)
+        cls = self.types.get(name)
         if cls is None:
             short = name.partition("[")[0].rpartition(".")[2]
             raise InvalidValueError(
                 f"The value holds a {name[:80]}, which is not among the types that may be built; "
-                f"pass types=[{short[:80]}]."
+                f"{self._advice.format(short[:80])}."
             )
         if is_enum(cls):
             return cls(self.read(payload))

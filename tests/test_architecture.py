@@ -45,6 +45,7 @@ ROWS = [
     {"finding"},
     {"memories"},
     {"parallel", "streams", "structured", "editing", "waiting"},
+    {"recorded"},
     {"portal"},
     {"recalled"},
     {"asking", "summaries"},

@@ -167,10 +167,12 @@ class Tool:
                     value = await value
             return ToolOutcome(kind="success", parts=output_parts(value), value=value)
         except ToolError as exc:
-            return _refused(_said(exc), exc)
+            return _refused(text_of_error(exc), exc)
         except Exception as exc:
             _log.debug("tool %s failed: %s", self.name, type(exc).__name__)
-            return _failed(f"Tool {self.name!r} failed: {type(exc).__name__}: {_said(exc)}", exc)
+            return _failed(
+                f"Tool {self.name!r} failed: {type(exc).__name__}: {text_of_error(exc)}", exc
+            )
 
     def _run(self, positional: tuple[object, ...], named: dict[str, object]) -> object:
         try:
@@ -323,7 +325,8 @@ def output_parts(value: object) -> tuple[ResultPart, ...]:
     return (Text(text=to_tagged_json(cast("object", value))),)
 
 
-def _said(error: Exception) -> str:
+def text_of_error(error: Exception) -> str:
+    """Return what an exception says, whatever its class makes of that."""
     try:
         return str(error)
     except Exception:  # its own __str__ is wrong

@@ -42,9 +42,11 @@ class Spy(InMemoryStore):
         super().__init__()
         self.reads: list[int | None] = []
 
-    async def read(self, session_id: str, *, last: int | None = None) -> list[Message]:
+    async def read(
+        self, session_id: str, *, last: int | None = None, revision: int | None = None
+    ) -> list[Message]:
         self.reads.append(last)
-        return await super().read(session_id, last=last)
+        return await super().read(session_id, last=last, revision=revision)
 
 
 def texts(messages: Iterable[Message]) -> list[str]:

@@ -51,6 +51,7 @@ def test_sync_sessions_have_the_same_names_and_signatures(name: str) -> None:
         "fork",
         "adopt",
         "dropped",
+        "restore",
     }
     assert {n for n in dir(theirs) if not n.startswith("_")} == public
     for member in public:

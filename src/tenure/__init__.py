@@ -38,6 +38,7 @@ from tenure.errors import (
     ModelError,
     ModelRequestError,
     NestedSessionError,
+    NothingToResumeError,
     PreprocessorError,
     PromptError,
     SchemaVersionError,
@@ -48,12 +49,15 @@ from tenure.errors import (
     StructuredOutputError,
     StuckInNodeError,
     TenureError,
+    UndoFailedError,
     UnknownConversationError,
     UnknownModelError,
+    UnknownNodeError,
     UnknownToolError,
     UsageError,
 )
 from tenure.events import (
+    CheckpointSaved,
     Event,
     MemoriesRecalled,
     MemoriesStored,
@@ -64,14 +68,20 @@ from tenure.events import (
     RunCompleted,
     RunFailed,
     RunResult,
+    RunResumed,
     RunStarted,
     ToolCallCompleted,
+    ToolCallReused,
     ToolCallStarted,
 )
 from tenure.fact_compression import Concept, RetrieveFactsFromHistory
 from tenure.feature import Feature
 from tenure.features.chat_memory import ChatHistoryProvider, ChatMemory
+from tenure.features.checkpoints import Checkpoint
 from tenure.features.ingestion import Turn, facts
+from tenure.features.ledger import RollbackToolRegistry
+from tenure.features.own_storage import CheckpointStorage
+from tenure.features.persistence import Persistence
 from tenure.features.preprocessing import (
     FilterMessagesPreprocessor,
     Preprocessor,
@@ -139,6 +149,9 @@ __all__ = [
     "BudgetError",
     "ChatHistoryProvider",
     "ChatMemory",
+    "Checkpoint",
+    "CheckpointSaved",
+    "CheckpointStorage",
     "Chunked",
     "Clock",
     "CompressionRule",
@@ -192,12 +205,14 @@ __all__ = [
     "Node",
     "NodeCompleted",
     "NodeStarted",
+    "NothingToResumeError",
     "Opaque",
     "OutputSchema",
     "Owner",
     "Part",
     "PartEnd",
     "Participant",
+    "Persistence",
     "Preprocessor",
     "PreprocessorError",
     "Prompt",
@@ -207,10 +222,12 @@ __all__ = [
     "Reasoning",
     "ReasoningDelta",
     "RetrieveFactsFromHistory",
+    "RollbackToolRegistry",
     "RunCompleted",
     "RunContext",
     "RunFailed",
     "RunResult",
+    "RunResumed",
     "RunStarted",
     "RunStream",
     "SchemaVersionError",
@@ -237,6 +254,7 @@ __all__ = [
     "ToolCall",
     "ToolCallCompleted",
     "ToolCallDelta",
+    "ToolCallReused",
     "ToolCallStarted",
     "ToolChoice",
     "ToolError",
@@ -246,8 +264,10 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
     "Turn",
+    "UndoFailedError",
     "UnknownConversationError",
     "UnknownModelError",
+    "UnknownNodeError",
     "UnknownToolError",
     "Usage",
     "UsageError",

@@ -7,8 +7,6 @@ stores what is new). Several runs may go on at once.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.errors import InvalidValueError, UsageError
-from tenure.events import EventHandler, RunCompleted, RunFailed, RunResult, RunStarted
+from tenure.events import EventHandler, RunResult
 from tenure.feature import Feature, in_order
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.default_conversation import DefaultConversation, default_session_id
@@ -30,6 +28,7 @@ from tenure.messages import Message, SystemMessage, Text
 from tenure.models import Model, resolve_model
 from tenure.prompt import LLMParams, Prompt
 from tenure.run import RunContext, Strategy
+from tenure.run_life import performed
 from tenure.run_stream import RunStream
 from tenure.stores import Store, default_store_path, open_store, url_of
 from tenure.stores.checks import checked_session_id
@@ -238,64 +237,29 @@ class AgentBase(ABC, Generic[S]):
             checked_session_id(session_id)
         features = tuple(self._features if features is None else features)
         handlers = [*self._handlers, *([streaming_to] if streaming_to is not None else [])]
-        ctx = RunContext(
-            session_id=session_id,
-            text=text,
-            owner=self._owner,
-            model=self.model,
-            prompt=self._prompt,
-            system_prompt=self._system_prompt,
-            tools=self.tools,
-            features=features,
-            handlers=handlers,
-            max_iterations=self._max_iterations,
-            is_streaming=streaming_to is not None,
-            on_busy=self._on_busy,
-            output_schema=self._output_schema,
-            compression=self._compression,
-            long_write_session_s=self._long_write_session_s,
-            clock=self._clock,
-        )
-        try:
-            for feature in features:
-                await feature.on_run_start(ctx)
-            await ctx.send(RunStarted(run_id=ctx.run_id, session_id=session_id, input=text))
-            working = self._strategy(ctx, text)
-            if not inspect.isawaitable(working):
-                raise UsageError(
-                    f"The strategy {self._strategy!r} is no async function; write it with async def, "
-                    "or use tenure.sync.Agent."
-                )
-            output = await working
-            result = RunResult(
-                output=output,
-                new_messages=ctx.new_messages,
+        while True:
+            ctx = RunContext(
                 session_id=session_id,
-                run_id=ctx.run_id,
-                usage=ctx.usage,
+                text=text,
+                owner=self._owner,
+                model=self.model,
+                prompt=self._prompt,
+                system_prompt=self._system_prompt,
+                tools=self.tools,
+                strategy=self._strategy,
+                features=features,
+                handlers=handlers,
+                max_iterations=self._max_iterations,
+                is_streaming=streaming_to is not None,
+                on_busy=self._on_busy,
+                output_schema=self._output_schema,
+                compression=self._compression,
+                long_write_session_s=self._long_write_session_s,
+                clock=self._clock,
             )
-            for feature in features:
-                await feature.on_run_end(ctx, result)
-        except BaseException as exc:
-            cancelled: asyncio.CancelledError | None = None
-            for feature in features:
-                try:
-                    await feature.on_run_error(ctx, exc)
-                except Exception as failure:  # what failed first is what the caller must hear
-                    exc.add_note(f"{type(feature).__name__} failed, too: {failure}")
-                except asyncio.CancelledError as again:  # the other features clean up all the same
-                    cancelled = again
-            if cancelled is not None and isinstance(exc, Exception):
-                raise cancelled from exc
-            if isinstance(exc, Exception):
-                failed = RunFailed(run_id=ctx.run_id, session_id=session_id, error=exc)
-                try:
-                    await ctx.send(failed)
-                except Exception as failure:
-                    exc.add_note(f"A handler of events failed, too: {failure}")
-            raise
-        await ctx.send(RunCompleted(result=result))
-        return result
+            result = await performed(ctx)
+            if ctx.follow_up is None:
+                return result
 
 
 class Agent(AgentBase[Strategy]):

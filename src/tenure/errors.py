@@ -12,7 +12,10 @@
     │   ├── UnknownModelError          a model name that nothing answers to
     │   ├── MissingExtraError          an optional package is not installed; an ImportError too
     │   ├── IterationLimitError        an agent that did not finish in `max_iterations` steps
-    │   └── StuckInNodeError           a graph with no way on from a node
+    │   ├── StuckInNodeError           a graph with no way on from a node
+    │   ├── UnknownNodeError           a graph has no node to go on from; a LookupError too
+    │   ├── NothingToResumeError       `resume="require"`, and no run was left unfinished
+    │   └── UndoFailedError            a rollback could not undo what a tool has done
     ├── StoreError                     the database
     │   ├── StoreOpenError             it cannot be opened: a directory, not SQLite, no permission
     │   ├── SchemaVersionError         it was written by a newer tenure
@@ -90,6 +93,18 @@ class MissingExtraError(UsageError, ImportError):
 
 class StuckInNodeError(UsageError):
     """No edge of a graph matches what a node returned; nothing of the run is stored."""
+
+
+class UnknownNodeError(UsageError, LookupError):
+    """The graph has no such node."""
+
+
+class NothingToResumeError(UsageError):
+    """There is no unfinished run to resume."""
+
+
+class UndoFailedError(UsageError):
+    """The tool that undoes another has failed; the rollback is not complete."""
 
 
 class IterationLimitError(UsageError):

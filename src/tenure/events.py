@@ -49,6 +49,23 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """A run that had not ended goes on; before its `RunStarted`.
+
+    Args:
+        run_id: The run, as it was called before.
+        session_id: The conversation.
+        input: What the run was given when it began.
+        path: The node behind which it goes on: see `NodeStarted`; empty for the beginning.
+    """
+
+    run_id: str
+    session_id: str | None
+    input: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoriesRecalled:
     """Long-term memory was searched for what may help to answer; before `RunStarted`.
 
@@ -107,6 +124,14 @@ class ToolCallCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallReused:
+    """A tool call of a run that was resumed has its outcome already, so the tool is not run again."""
+
+    call: ToolCall
+    outcome: ToolOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted:
     """A node of a graph is executed.
 
@@ -133,6 +158,21 @@ class NodeCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """How far the run has come is stored; before the node's `NodeCompleted`.
+
+    Args:
+        checkpoint_id: The checkpoint.
+        version: Its place among those of its run, from 1.
+        path: The node that has returned: see `NodeStarted`.
+    """
+
+    checkpoint_id: str
+    version: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted:
     """The run succeeded, and what there was to store is stored."""
 
@@ -149,7 +189,8 @@ class RunFailed:
 
 
 Event: TypeAlias = (
-    RunStarted
+    RunResumed
+    | RunStarted
     | MemoriesRecalled
     | MemoriesStored
     | ModelCallStarted
@@ -157,7 +198,9 @@ Event: TypeAlias = (
     | ModelCallCompleted
     | ToolCallStarted
     | ToolCallCompleted
+    | ToolCallReused
     | NodeStarted
+    | CheckpointSaved
     | NodeCompleted
     | RunCompleted
     | RunFailed

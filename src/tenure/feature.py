@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tenure.messages import AssistantMessage, Message, ToolCall
     from tenure.models import ModelRequest
     from tenure.run import RunContext
+    from tenure.run_tools import PlacedCall, ToolExecution
     from tenure.stores import Store
     from tenure.tools import Tool, ToolOutcome
 
@@ -31,6 +32,12 @@ class Feature:
 
     def on_install(self, store: Store | None, owner: Owner) -> None:
         """The feature was given to an agent, whose store this is, and who owns its memories."""
+
+    async def before_run(self, ctx: RunContext) -> None:
+        """A run is about to begin; no feature has done anything for it yet.
+
+        Here a run can still become another one: `ctx.resume` has it go on with one that had not ended.
+        """
 
     async def on_run_start(self, ctx: RunContext) -> None:
         """A run begins; nothing was asked yet."""
@@ -69,6 +76,18 @@ class Feature:
 
     async def after_node(self, ctx: RunContext, path: str, output: object) -> None:
         """A node of a graph has returned."""
+
+    async def known_outcome(self, ctx: RunContext, placed: PlacedCall) -> ToolOutcome | None:
+        """Return what has come of a tool call already, so that the tool is not run; else None.
+
+        The first feature that knows it is believed. Hooks and events of the call are left out.
+        """
+
+    async def execute_tool(
+        self, ctx: RunContext, placed: PlacedCall, execute: ToolExecution
+    ) -> ToolOutcome:
+        """Run a tool, by calling `execute`, and return what came of it. The last feature is innermost."""
+        return await execute()
 
     async def before_tool_call(self, ctx: RunContext, call: ToolCall) -> None:
         """A tool is about to run."""

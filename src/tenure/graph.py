@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from tenure.errors import InvalidValueError, StuckInNodeError
+from tenure.errors import InvalidValueError, StuckInNodeError, UnknownNodeError
 from tenure.graph_edges import NO_MATCH, Step
 from tenure.parallel import mapped
 from tenure.run import RunContext
+from tenure.run_nodes import check_way, resumed_branch, resumed_in
 from tenure.signatures import awaited
 from tenure.tool_selection import ToolSelection, checked_selection, offering
 
@@ -234,12 +235,15 @@ class Graph(Generic[I, O]):
 
         async def one(item: tuple[str, RunContext, object]) -> BranchOutcome[Any]:
             branch, own, value = item
-            own.node_path = (*own.node_path, branch)
-            output = await awaited(branches[branch](own, value))
+            resumed = resumed_branch(own, "/".join(own.branch_path))
+            if resumed is not None:
+                return BranchOutcome(name=branch, output=resumed[1], ctx=own)
+            work = partial(branches[branch], own, value)
+            output = await own.execute_node(branch, value, work, counts=False)
             return BranchOutcome(name=branch, output=output, ctx=own)
 
         async def run(ctx: RunContext, value: object) -> object:
-            items = [(branch, ctx.fork(), value) for branch in branches]
+            items = [(branch, ctx.fork(branch), value) for branch in branches]
             outcomes = mapped(one, items, concurrency=concurrency, ordered=False)
             async with aclosing(outcomes):  # as they come, so that a failure is seen at once
                 found = {outcome.name: outcome async for outcome in outcomes}
@@ -260,12 +264,13 @@ class Graph(Generic[I, O]):
         Raises:
             StuckInNodeError: No edge of a node matches what it returned.
             IterationLimitError: The run has executed too many nodes.
+            UnknownNodeError: The run is resumed at a node that the graph has not.
             Exception: Whatever a node has raised.
         """
         around = ctx.node_path
         ctx.node_path = around or (self.name,)  # inside of another graph the node has its name
         try:
-            node, passed = await self._next(ctx, self.start, value)
+            node, passed = await self._entered(ctx, value)
             while node is not self.finish:
                 work = partial(node.function, ctx, passed)
                 output = await ctx.execute_node(node.name, passed, work, counts=self.counts_nodes)
@@ -273,6 +278,27 @@ class Graph(Generic[I, O]):
             return cast("O", passed)
         finally:
             ctx.node_path = around
+
+    async def _entered(self, ctx: RunContext, value: object) -> tuple[Node[Any, Any], object]:
+        """The first node to execute, and its input: behind the start, or where the run is resumed."""
+        scope = "/".join(ctx.node_path)
+        resumed = resumed_in(ctx, scope)
+        if resumed is None:
+            node, passed = await self._next(ctx, self.start, value)
+        else:
+            point, passed = resumed
+            known = self._nodes.get(point.name)
+            if known is None:
+                names = ", ".join(repr(name) for name in self._nodes if name not in (START, FINISH))
+                raise UnknownNodeError(
+                    f"The run cannot be resumed: the graph has no node {point.path!r}; there are "
+                    f"{names}. Give it its name back, or begin anew with resume='never'."
+                )
+            node, passed = (
+                (known, passed) if point.is_input else await self._next(ctx, known, passed)
+            )
+        check_way(ctx, scope, node.name)
+        return node, passed
 
     async def _next(
         self, ctx: RunContext, node: Node[Any, Any], value: object
@@ -284,6 +310,25 @@ class Graph(Generic[I, O]):
         raise StuckInNodeError(
             f"The strategy is stuck in node {path!r}: its output of type {type(value).__name__} matches "
             "no edge; add one for it, such as an edge without a condition behind the others."
+        )
+
+    def require(self, path: str) -> None:
+        """Check that there is a node: the names of this graph and of the nodes from the outside in.
+
+        Raises:
+            UnknownNodeError: There is none, or the way to it leads through something else than subgraphs.
+        """
+        first, *names = path.split("/")
+        graph: Graph[Any, Any] | None = self if first == self.name else None
+        for depth, name in enumerate(names):
+            if graph is None or name not in graph._nodes:
+                break
+            if depth == len(names) - 1:
+                return
+            graph = graph._graphs.get(name)
+        raise UnknownNodeError(
+            f"The graph {self.name!r} has no node {path!r}; a path begins with the graph's name, and "
+            f"leads through subgraphs, as in '{self.name}/node'."
         )
 
     # --- drawing ---

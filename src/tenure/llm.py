@@ -16,6 +16,7 @@ import inspect
 import logging
 import re
 from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
@@ -108,6 +109,14 @@ class LLMContext:
     def reset(self, prompt: Prompt) -> None:
         """Start from another prompt. Only while no session is open: before a run's strategy starts."""
         self._shared.state = replace(self._shared.state, prompt=prompt)
+
+    def restore(self, messages: Iterable[Message], dropped: Sequence[Message]) -> None:
+        """Go back to these messages, and to what had been taken out of them. Only while no session is
+        open.
+        """
+        state = self._shared.state
+        prompt = state.prompt.copy(messages=messages)
+        self._shared.state = replace(state, prompt=prompt, dropped=tuple(dropped))
 
     def fork(self, outside: Outside) -> LLMContext:
         """A context that begins as this one is now, and goes its own way."""

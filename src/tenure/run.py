@@ -1,69 +1,57 @@
-"""One run of an agent: its context, its result, the events it sends, and the hooks of features.
+"""One run of an agent: its context.
 
 `agent.py` makes a `RunContext` for each run and hands it to the strategy and to every feature. All that a
-run asks of a model or a tool goes through it: that is where hooks run, events are sent, usage is counted
-and the iteration limit holds.
+run asks of a model or a tool goes through it: `run_models.py`, `run_tools.py` and `run_nodes.py` have what
+is done around that, and `run_life.py` the whole.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from tenure.errors import IterationLimitError, ModelRequestError
-from tenure.events import (
-    Event,
-    EventHandler,
-    ModelCallCompleted,
-    ModelCallStarted,
-    NodeCompleted,
-    NodeStarted,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from tenure.errors import InvalidValueError, IterationLimitError
+from tenure.events import Event, EventHandler
 from tenure.feature import Feature
 from tenure.llm import LLMContext
 from tenure.marks import covered_ids
 from tenure.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage
-from tenure.models import Model, ModelRequest, StreamEnd, StreamFrame
+from tenure.models import Model, ModelRequest, StreamFrame
 from tenure.prompt import Prompt
+from tenure.run_models import asked, streamed
+from tenure.run_nodes import executed
+from tenure.run_tools import called_tool, executed_tools
 from tenure.signatures import awaited
+from tenure.stores.leases import Held, hold
 from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
     from tenure.clock import Clock
     from tenure.memory import Owner
+    from tenure.resuming import Resumption
     from tenure.stores import Store
     from tenure.stores.leases import OnBusy
     from tenure.stores.records import Appended
+    from tenure.stores.run_base import CheckpointStore
     from tenure.structured import OutputSchema
     from tenure.tools import Tool, ToolOutcome, ToolRegistry
     from tenure.triggers import CompressionRule
 
-T = TypeVar("T")
-
 
 @dataclass(slots=True)
-class _Spent:
-    """What a run and its forks have used up together."""
+class _Shared:
+    """What a run and its forks have in common."""
 
     model_calls: int = 0
     nodes: int = 0
+    tool_calls: int = 0
     usage: Usage = field(default_factory=Usage)
+    held: list[Held] = field(default_factory=list[Held])
+    resumption: Resumption | None = None
+    is_rewound: bool = False  # to where the resumption says, as soon as a node has returned
 
 
 class RunContext:
@@ -80,10 +68,20 @@ class RunContext:
         compression: When the default strategy compresses the history, or None for never.
         storage: For whoever needs to keep something until the run ends.
         owner: Whose run it is: the agent and perhaps its user.
+        system_prompt: The agent's own, or None.
         stored: What came of storing the run's messages; None before the end, or without a store.
         kept: The conversation as pre-processors have left it for a provider that is no store, with what
             windows hid of it; None before the end, or without one.
+        features: The agent's features, in the order of their hooks.
+        strategy: What works on the input.
+        revision: That of the conversation whose history the run continues; None for the present one.
+        as_stored: The ids of the messages of the history that are in the store as the run was shown them.
+        follow_up: What was said to a run that turned out to be an earlier one: it is answered after it.
+        ends_in: A store that has what the run needs to be resumed until it ends; None if none has.
         node_path: The names of the graph and the nodes that are being executed, from the outside in.
+        branch_path: The same up to the parallel branch that this context is of; empty outside of those.
+        position: The version of the last checkpoint of what led here; 0 for the beginning.
+        calls_of_code: How often the node has made which tool call.
     """
 
     def __init__(
@@ -96,6 +94,7 @@ class RunContext:
         prompt: Prompt,
         system_prompt: SystemMessage | None,
         tools: ToolRegistry,
+        strategy: Strategy,
         features: Sequence[Feature],
         handlers: Sequence[EventHandler],
         max_iterations: int,
@@ -112,14 +111,23 @@ class RunContext:
         self.owner = owner
         self.stored: Appended | None = None
         self.kept: tuple[Message, ...] | None = None
+        self.strategy = strategy
+        self.features = features
+        self.revision: int | None = None
+        self.as_stored: frozenset[str] = frozenset()
+        self.follow_up: str | None = None
+        self.ends_in: CheckpointStore | None = None
         self.node_path: tuple[str, ...] = ()
+        self.branch_path: tuple[str, ...] = ()
+        self.position = 0
+        self.calls_of_code: Counter[ToolCall] = Counter()
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema
         self.compression = compression
         self.clock = clock
         self.storage: dict[object, object] = {}
-        self._spent = _Spent()
+        self._shared = _Shared()
         self.llm = LLMContext(
             prompt=prompt,
             model=model,
@@ -128,10 +136,10 @@ class RunContext:
             long_write_session_s=long_write_session_s,
             clock=clock,
         )
-        self._system_prompt = system_prompt
+        self.system_prompt = system_prompt
+        self._beginning: tuple[Prompt, tuple[Message, ...], dict[object, object]] = (prompt, (), {})
         self._initial = tuple(m for m in prompt.messages if m is not system_prompt)
         self._history_ids: frozenset[str] = frozenset(m.id for m in prompt.messages)
-        self._features = features
         self._handlers = handlers
         self._max_iterations = max_iterations
         self._is_streaming = is_streaming
@@ -139,20 +147,24 @@ class RunContext:
     @property
     def usage(self) -> Usage:
         """The tokens of the run's requests so far."""
-        return self._spent.usage
+        return self._shared.usage
 
     @property
     def initial_messages(self) -> tuple[Message, ...]:
         """The messages of the agent's `prompt=`, which belong to a conversation's first run."""
         return self._initial
 
-    def continue_from(self, history: Iterable[Message]) -> None:
+    def continue_from(self, history: Iterable[Message], *, stored: Iterable[Message] = ()) -> None:
         """Put a conversation's earlier messages into the prompt, in place of the initial ones.
 
         For a feature's `on_run_start`. The agent's own system prompt stays first; copies of it in
         `history` are left out.
+
+        Args:
+            history: The messages.
+            stored: Messages as a store has them, if it can give them again at `revision`.
         """
-        own = self._system_prompt
+        own = self.system_prompt
         kept = [
             m
             for m in history
@@ -161,13 +173,15 @@ class RunContext:
             or (m.id != own.id and m.parts != own.parts)
         ]
         self._history_ids = frozenset(m.id for m in kept) | {own.id if own is not None else ""}
+        originals = {message.id: message for message in stored}
+        self.as_stored = frozenset(m.id for m in kept if originals.get(m.id) is m)
         messages = kept if own is None else [own, *kept]
         self.llm.reset(self.llm.prompt.copy(messages=messages))
 
     @property
     def conversation(self) -> list[Message]:
         """The prompt's messages as they are now, without the agent's own system prompt."""
-        own = self._system_prompt.id if self._system_prompt is not None else None
+        own = self.system_prompt.id if self.system_prompt is not None else None
         return [m for m in self.llm.prompt.messages if m.id != own]
 
     @property
@@ -189,21 +203,124 @@ class RunContext:
 
     async def participant(self, store: Store, messages: Sequence[Message]) -> Participant:
         """Who writes these messages of the run, and what features want to be remembered with them."""
-        new = [await feature.to_remember(self, store, messages) for feature in self._features]
-        return Participant(owner=self.owner, memories=[each for some in new for each in some])
+        new = [await feature.to_remember(self, store, messages) for feature in self.features]
+        return Participant(
+            owner=self.owner,
+            memories=[each for some in new for each in some],
+            ends_run=self.ends_in is store,
+        )
+
+    # --- the conversation's lease ---
+
+    async def hold(self, turns: Store) -> Held:
+        """Take the lease of the run's conversation in a store; it is kept until the run is over.
+
+        A second call gives the same one. See `leases.hold` for the rest.
+
+        Raises:
+            InvalidValueError: The run has no conversation.
+        """
+        if self.session_id is None:
+            raise InvalidValueError("A run without a session id has no conversation to hold.")
+        for held in self._shared.held:
+            if held.store is turns:
+                return held
+        held = await hold(turns, self.session_id, holder=self.run_id, on_busy=self.on_busy)
+        self._shared.held.append(held)
+        return held
+
+    async def release(self) -> None:
+        """Let the next run of the conversation in, wherever it was held."""
+        while self._shared.held:
+            await self._shared.held.pop().release()
+
+    # --- going on where a run was ---
+
+    @property
+    def resumption(self) -> Resumption | None:
+        """How far the run had come when it was resumed or taken back; None for a run that was not."""
+        return self._shared.resumption
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether the run goes on from another place as soon as a node has returned."""
+        return self._shared.is_rewound
+
+    def resume(self, run_id: str, text: str, resumption: Resumption | None) -> None:
+        """Become a run that had not ended. Only in a feature's `before_run`.
+
+        Args:
+            run_id: That run.
+            text: Its input.
+            resumption: How far it had come; None to begin again.
+        """
+        self.run_id, self.input = run_id, text
+        self._shared.resumption = resumption
+
+    def rewind(self, resumption: Resumption | None) -> None:
+        """Have the run go on from another place as soon as the node that is being executed returns.
+
+        Args:
+            resumption: Where; None for the beginning.
+        """
+        self._shared.resumption, self._shared.is_rewound = resumption, True
+
+    def restore(
+        self, *, messages: Sequence[Message], dropped: Sequence[Message], initial: Iterable[str]
+    ) -> None:
+        """Put the prompt to what it was at a checkpoint. Only while no session is open.
+
+        Args:
+            messages: What it has.
+            dropped: What sessions have taken out of it.
+            initial: The ids of those that were the conversation's initial messages.
+        """
+        self._history_ids |= frozenset(initial)
+        self.llm.restore(messages, dropped)
+
+    @property
+    def beginning(self) -> Prompt:
+        """The prompt as it was before the strategy worked."""
+        return self._beginning[0]
+
+    def begin(self) -> None:
+        """Take down what there is before the strategy works."""
+        self._beginning = (self.llm.prompt, self.llm.dropped, dict(self.storage))
+
+    def begin_again(self) -> None:
+        """Go back to that."""
+        prompt, dropped, storage = self._beginning
+        self.llm.restore(prompt.messages, dropped)
+        self.storage = dict(storage)
+        self.node_path, self.branch_path, self.position = (), (), 0
+        self._shared.is_rewound = False
+
+    # --- tools and nodes ---
 
     async def execute_tools(self, calls: Sequence[ToolCall]) -> ToolMessage:
         """Run what a model called, at the same time, and return the results in the order of calls.
 
         Whatever goes wrong in a tool is in its result. A hook that raises stops the other tools.
         """
-        outcomes = await _all(self._execute_tool(call) for call in calls)
-        results = tuple(o.result_of(c) for o, c in zip(outcomes, calls, strict=True))
-        return ToolMessage(parts=results, id=self.clock.new_id(), created_at=self.clock.now())
+        return await executed_tools(self, calls)
 
-    def fork(self) -> RunContext:
-        """A context whose prompt and storage begin as these are; all the rest is shared."""
+    async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
+        """Run a tool that code, not a model, has chosen; hooks and events see a call without id."""
+        return await called_tool(self, tool, args)
+
+    def next_call_key(self) -> str:
+        """Return a text for a tool call that no other has."""
+        self._shared.tool_calls += 1
+        return f"{self.run_id}.{self._shared.tool_calls}"
+
+    def fork(self, branch: str = "") -> RunContext:
+        """A context whose prompt and storage begin as these are; all the rest is shared.
+
+        Args:
+            branch: The parallel branch that it is for.
+        """
         other = copy(self)
+        other.branch_path = (*self.node_path, branch) if branch else self.branch_path
         other.storage = dict(self.storage)
         other.llm = self.llm.fork(other)
         return other
@@ -211,6 +328,7 @@ class RunContext:
     def adopt(self, other: RunContext) -> None:
         """Go on with the prompt and the storage of a fork. Only while no session is open."""
         self.storage = other.storage
+        self.position = max(self.position, other.position)
         self.llm.adopt(other.llm)
 
     async def execute_node(
@@ -227,37 +345,25 @@ class RunContext:
         Raises:
             IterationLimitError: The run has executed too many nodes.
         """
-        if counts:
-            if self._spent.nodes == self._max_iterations:
-                raise IterationLimitError(
-                    f"The agent did not finish within max_iterations={self._max_iterations} nodes; "
-                    "raise max_iterations, or give the graph a shorter way to its finish."
-                )
-            self._spent.nodes += 1
-        around = self.node_path
-        self.node_path = (*around, name)
-        path = "/".join(self.node_path)
-        try:
-            for feature in self._features:
-                await feature.before_node(self, path, value)
-            await self.send(NodeStarted(path=path, input=value))
-            output = await awaited(work())
-            for feature in self._features:
-                await feature.after_node(self, path, output)
-            await self.send(NodeCompleted(path=path, output=output))
-            return output
-        finally:
-            self.node_path = around
+        return await executed(self, name, value, work, counts=counts)
+
+    def count_node(self) -> None:
+        """Count one more node.
+
+        Raises:
+            IterationLimitError: The run has executed too many nodes.
+        """
+        if self._shared.nodes == self._max_iterations:
+            raise IterationLimitError(
+                f"The agent did not finish within max_iterations={self._max_iterations} nodes; "
+                "raise max_iterations, or give the graph a shorter way to its finish."
+            )
+        self._shared.nodes += 1
 
     async def send(self, event: Event) -> None:
         """Give an event to every handler, in the order in which they were added."""
         for handler in self._handlers:
             await awaited(handler(event))
-
-    async def call_tool(self, tool: Tool, args: Mapping[str, object]) -> ToolOutcome:
-        """Run a tool that code, not a model, has chosen; hooks and events see a call without id."""
-        call = ToolCall(name=tool.name, args=_described(args))
-        return await self._watched(call, partial(tool.execute, args))
 
     async def ask(
         self, model: Model, request: ModelRequest, *, aside: bool = False
@@ -266,92 +372,28 @@ class RunContext:
 
         In a run that streams the reply is streamed, unless the question is only an aside.
         """
-        if self._is_streaming and not aside:
-            return await self._last_of(self.stream(model, request))
-        request = await self._before(request)
-        reply = await model.respond(request)
-        await self._after(request, reply)
-        return reply
+        return await asked(self, model, request, in_frames=self._is_streaming and not aside)
 
-    async def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
+    def stream(self, model: Model, request: ModelRequest) -> AsyncGenerator[StreamFrame]:
         """The same, frame by frame. Each frame is sent as an event before it is yielded."""
-        request = await self._before(request)
-        frames = model.stream(request)
-        has_ended = False
-        try:
-            async for frame in frames:
-                await self.send(frame)
-                if isinstance(frame, StreamEnd):
-                    has_ended = True
-                    await self._after(request, frame.message)
-                yield frame
-        finally:
-            if isinstance(frames, AsyncGenerator):
-                await cast("AsyncGenerator[StreamFrame]", frames).aclose()
-        if not has_ended:
-            raise ModelRequestError("The model's stream ended without a StreamEnd; ask again.")
+        return streamed(self, model, request)
 
-    async def _last_of(self, frames: AsyncGenerator[StreamFrame]) -> AssistantMessage:
-        async with aclosing(frames):
-            *_, last = [frame async for frame in frames]
-        assert isinstance(last, StreamEnd)
-        return last.message
+    def count_model_call(self) -> None:
+        """Count one more request.
 
-    async def _execute_tool(self, call: ToolCall) -> ToolOutcome:
-        return await self._watched(call, partial(self.tools.execute, call))
-
-    async def _watched(
-        self, call: ToolCall, execute: Callable[[], Awaitable[ToolOutcome]]
-    ) -> ToolOutcome:
-        for feature in self._features:
-            await feature.before_tool_call(self, call)
-        await self.send(ToolCallStarted(call=call))
-        outcome = await execute()
-        for feature in self._features:
-            await feature.after_tool_call(self, call, outcome)
-        await self.send(ToolCallCompleted(call=call, outcome=outcome))
-        return outcome
-
-    async def _before(self, request: ModelRequest) -> ModelRequest:
-        if self._spent.model_calls == self._max_iterations:
+        Raises:
+            IterationLimitError: The run has made too many.
+        """
+        if self._shared.model_calls == self._max_iterations:
             raise IterationLimitError(
                 f"The agent did not finish within max_iterations={self._max_iterations} model "
                 "calls; raise max_iterations, or give the model a way to finish."
             )
-        self._spent.model_calls += 1
-        for feature in self._features:
-            request = await feature.before_model_call(self, request)
-        await self.send(ModelCallStarted(request=request))
-        return request
+        self._shared.model_calls += 1
 
-    async def _after(self, request: ModelRequest, reply: AssistantMessage) -> None:
-        if reply.usage is not None:
-            self._spent.usage += reply.usage
-            if self.compression is not None:
-                self.compression.learn(request, reply.usage)
-        for feature in self._features:
-            await feature.after_model_call(self, request, reply)
-        await self.send(ModelCallCompleted(request=request, reply=reply))
-
-
-def _described(args: Mapping[str, object]) -> str:
-    """Arguments that code has chosen, as JSON for whoever watches; any object can be among them."""
-    try:
-        return json.dumps(dict(args), default=str, skipkeys=True)
-    except (ValueError, RecursionError):  # a circle
-        return json.dumps({str(name): f"<{type(value).__name__}>" for name, value in args.items()})
-
-
-async def _all(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """Run coroutines at the same time; when one raises, cancel the rest, wait for it, and raise that."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+    def count_usage(self, usage: Usage) -> None:
+        """Count the tokens of a request."""
+        self._shared.usage += usage
 
 
 Strategy: TypeAlias = Callable[[RunContext, str], Awaitable[object]]

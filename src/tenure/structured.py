@@ -67,6 +67,7 @@ class OutputSchema(Generic[T]):
     """A type that a model's answers are to have.
 
     Attributes:
+        output: The type, or the JSON schema, as it was given.
         json_schema: What the model or its provider is told.
     """
 
@@ -80,6 +81,7 @@ class OutputSchema(Generic[T]):
         Raises:
             InvalidValueError: There is no schema for this type, or the JSON schema is none.
         """
+        self.output = output
         if isinstance(output, Mapping):
             self._plain = dict(cast("Mapping[str, Json]", output))
             _validator_of(self._plain)

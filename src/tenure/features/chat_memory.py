@@ -57,7 +57,6 @@ from tenure.saying import user
 from tenure.signatures import awaited
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.base import Participant
-from tenure.stores.leases import hold
 from tenure.tokens import OVERHEAD
 
 OnFailure: TypeAlias = Literal["discard", "keep"]
@@ -152,17 +151,16 @@ class ChatMemory(ChatOptions, Feature):
         if ctx.session_id is None:
             return
         turns = self.provider if isinstance(self.provider, Store) else self._turns
-        held = await hold(turns, ctx.session_id, holder=ctx.run_id, on_busy=ctx.on_busy)
-        sitting = Sitting(held=held)
+        sitting = Sitting(held=await ctx.hold(turns))
         ctx.storage[self] = sitting
         if self._retention == "delete" and isinstance(self.provider, Store):
-            entries = await self.provider.entries(ctx.session_id)
-            sitting.history = {entry.message.id for entry in entries}
-        loaded = await self._loaded(ctx.session_id)
+            history = await self.provider.read(ctx.session_id, revision=ctx.revision)
+            sitting.history = {message.id for message in history}
+        loaded = await self._loaded(ctx.session_id, ctx.revision)
         if loaded is None:
             return
         sitting.is_first, sitting.loaded = False, loaded
-        before = await self._before(ctx.session_id, loaded)
+        before = await self._before(ctx.session_id, loaded, ctx.revision)
         for number, preprocessor in enumerate(self._at("load")):
             if number == 0 and isinstance(preprocessor, WindowSizePreprocessor):
                 left = preprocessor.preprocess(loaded, before=before)
@@ -171,9 +169,10 @@ class ChatMemory(ChatOptions, Feature):
             if isinstance(preprocessor, WINDOWS):
                 sitting.hidden |= {m.id for m in loaded} - {m.id for m in left}
             loaded = left
-        ctx.continue_from(loaded)
+        is_shared = ctx.ends_in is self.provider  # so that checkpoints need not have the history
+        ctx.continue_from(loaded, stored=sitting.loaded if is_shared else ())
         sitting.shown = ctx.conversation
-        if self._compression is not None:
+        if self._compression is not None and ctx.resumption is None:
             async with ctx.llm.write_session() as session:
                 await self._compression.apply(session)
 
@@ -191,18 +190,14 @@ class ChatMemory(ChatOptions, Feature):
                 "The answer is this error's .result; the stored history is as it was.",
                 result=result,
             ) from exc
-        await sitting.held.release()
 
     async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
-        """Keep what there is of a failed run, if so configured, and let the next run in."""
+        """Keep what there is of a failed run, if so configured and if it cannot be resumed."""
         sitting = self._sitting(ctx)
-        if ctx.session_id is None or sitting is None:
+        if ctx.session_id is None or sitting is None or ctx.ends_in is not None:
             return
-        try:
-            if self._on_failure == "keep" and not isinstance(error, HistoryNotStoredError):
-                await self._keep_failed(ctx, ctx.session_id, sitting)
-        finally:
-            await sitting.held.release()
+        if self._on_failure == "keep" and not isinstance(error, HistoryNotStoredError):
+            await self._keep_failed(ctx, ctx.session_id, sitting)
 
     async def after_model_call(
         self, ctx: RunContext, request: ModelRequest, reply: AssistantMessage
@@ -213,15 +208,15 @@ class ChatMemory(ChatOptions, Feature):
 
     # --- loading ---
 
-    async def _loaded(self, session_id: str) -> list[Message] | None:
+    async def _loaded(self, session_id: str, revision: int | None) -> list[Message] | None:
         """The history before pre-processing; None when there is none."""
         if isinstance(self.provider, Store):
             last = self._leading_window()
-            messages = await self.provider.read(session_id, last=last)
+            messages = await self.provider.read(session_id, last=last, revision=revision)
             if last is not None and any(map(_has_anonymous_result, messages)):
                 # Which call a result without id belongs to, only the whole history can tell.
-                messages = await self.provider.read(session_id)
-            if not messages and not await _has_begun(self.provider, session_id):
+                messages = await self.provider.read(session_id, revision=revision)
+            if not messages and not await _has_begun(self.provider, session_id, revision):
                 return None
         else:
             found = await awaited(self.provider.load(session_id))
@@ -242,14 +237,16 @@ class ChatMemory(ChatOptions, Feature):
             case _:
                 return None
 
-    async def _before(self, session_id: str, loaded: list[Message]) -> int:
+    async def _before(self, session_id: str, loaded: list[Message], revision: int | None) -> int:
         """How many messages stand before those that were loaded; asked only where it matters."""
         match next(iter(self._at("load")), None):
             case WindowSizePreprocessor(size=size, stride=stride) if stride > 1:
-                if isinstance(self.provider, Store) and len(loaded) == size:
-                    found = await self.provider.conversation(session_id)
-                    return found.message_count - size if found is not None else 0
-                return 0
+                if not isinstance(self.provider, Store) or len(loaded) < size:
+                    return 0
+                if revision is not None:
+                    return len(await self.provider.read(session_id, revision=revision)) - size
+                found = await self.provider.conversation(session_id)
+                return found.message_count - size if found is not None else 0
             case _:
                 return 0
 
@@ -376,7 +373,9 @@ def _has_anonymous_result(message: Message) -> bool:
     return any(result.call_id is None for result in message.tool_results)
 
 
-async def _has_begun(store: Store, session_id: str) -> bool:
+async def _has_begun(store: Store, session_id: str, revision: int | None) -> bool:
     """Whether a conversation has ever had a message, be it hidden or removed by now."""
+    if revision is not None:
+        return revision > 0
     found = await store.conversation(session_id)
     return found is not None and found.revision > 0

@@ -28,10 +28,10 @@ from tenure.stores.run_records import (
 )
 
 
-class RunStore(ABC):
-    """The part of a `Store` that keeps what runs need until they end."""
+class CheckpointStore(ABC):
+    """Keeps runs, their checkpoints and their tool calls, until they end."""
 
-    # --- the run and its log ---
+    # --- the run ---
 
     @abstractmethod
     async def begin_run(
@@ -63,47 +63,6 @@ class RunStore(ABC):
             session_id: The conversation.
             unfinished: Only those that have not ended and can be resumed: their input is there. Costs
                 nothing for those that have ended.
-        """
-
-    @abstractmethod
-    async def append_to_run(
-        self,
-        session_id: str,
-        run_id: str,
-        messages: Sequence[Message],
-        *,
-        owner: Owner | None = None,
-        lease: Lease | None = None,
-    ) -> int:
-        """Log messages of a run that has not ended: on a branch of its own, in no history yet.
-
-        Creates the conversation (with an empty history) and the branch when they are not there. A message
-        whose id the run's own log has already is skipped; one that only the history has is logged.
-
-        Returns:
-            How many messages the run's branch has of its own.
-        """
-
-    @abstractmethod
-    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
-        """Return what a run has logged on its branch, in order; empty when there is nothing."""
-
-    @abstractmethod
-    async def commit_run(
-        self,
-        session_id: str,
-        run_id: str,
-        *,
-        is_failed: bool = False,
-        lease: Lease | None = None,
-    ) -> Appended:
-        """Move what a run has logged to the end of the history, in one commit; the run has ended.
-
-        Args:
-            session_id: The conversation.
-            run_id: The run.
-            is_failed: Mark the messages as those of a failed run.
-            lease: Write only while this is held.
         """
 
     @abstractmethod
@@ -209,3 +168,48 @@ class RunStore(ABC):
     @abstractmethod
     async def calls(self, session_id: str, run_id: str) -> list[CallRecord]:
         """Return the calls of a run by number, those that were rolled back included."""
+
+
+class RunStore(CheckpointStore):
+    """The part of a `Store` that keeps what runs need until they end, their messages included."""
+
+    @abstractmethod
+    async def append_to_run(
+        self,
+        session_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        *,
+        owner: Owner | None = None,
+        lease: Lease | None = None,
+    ) -> int:
+        """Log messages of a run that has not ended: on a branch of its own, in no history yet.
+
+        Creates the conversation (with an empty history) and the branch when they are not there. A message
+        whose id the run's own log has already is skipped; one that only the history has is logged.
+
+        Returns:
+            How many messages the run's branch has of its own.
+        """
+
+    @abstractmethod
+    async def run_entries(self, session_id: str, run_id: str) -> list[Entry]:
+        """Return what a run has logged on its branch, in order; empty when there is nothing."""
+
+    @abstractmethod
+    async def commit_run(
+        self,
+        session_id: str,
+        run_id: str,
+        *,
+        is_failed: bool = False,
+        lease: Lease | None = None,
+    ) -> Appended:
+        """Move what a run has logged to the end of the history, in one commit; the run has ended.
+
+        Args:
+            session_id: The conversation.
+            run_id: The run.
+            is_failed: Mark the messages as those of a failed run.
+            lease: Write only while this is held.
+        """

@@ -1,0 +1,360 @@
+"""Persistence: a run that was interrupted goes on where it was.
+
+After each node of the agent's graph a checkpoint is saved. When the process dies, or the run fails or is
+cancelled, the next run on the same conversation by the same agent (and user) first goes on with that one,
+behind the last node that had returned: no node that has returned is executed again, and no tool call that
+was recorded is made again. When a run has ended, its checkpoints are gone.
+
+What was said to the run that finds an unfinished one is not lost: it is answered right after it, in a run
+of its own, whose result is returned. Only when it is the same text as the unfinished run was given, it is
+taken for that run tried again, and is not answered twice.
+
+- **What is saved**: the prompt's messages, the node's output, the registered values of `ctx.storage`, the
+  tokens spent. **What is not**: tools, model and params are the agent's as they are in the code; what a
+  session has changed of those is lost with the process.
+- **With `ChatMemory`**, whichever was installed first: the history is loaded as it was when the run began,
+  the checkpoint's prompt takes its place, and in the end the whole run is stored, in one transaction with
+  the end of its checkpoints if both use one store. While a run can be resumed, `on_failure="keep"` keeps
+  nothing.
+- **Parallel branches** each have checkpoints of their own; those that have returned are not run again.
+- A run has to have a session id; without one nothing is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from types import NoneType
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+from tenure.clock import SYSTEM_CLOCK
+from tenure.errors import InvalidValueError, NothingToResumeError, UsageError
+from tenure.events import RunResult, RunResumed
+from tenure.feature import Feature
+from tenure.features.chat_memory import ChatMemory
+from tenure.features.checkpoints import Checkpoint
+from tenure.features.execution_points import (
+    ExecutionPoints,
+    Kept,
+    RollbackStrategy,
+    at_the_start,
+)
+from tenure.features.journal import Journal, Journaling, in_one_piece, shown_to, spent
+from tenure.features.ledger import Ledger, RollbackToolRegistry
+from tenure.features.own_storage import CheckpointStorage, OwnStorage, turns_of
+from tenure.graph import Graph
+from tenure.instances import is_supported
+from tenure.run import RunContext
+from tenure.run_tools import PlacedCall, ToolExecution
+from tenure.stores import InMemoryStore, Store, open_store
+from tenure.stores.base import Lease
+from tenure.stores.run_base import CheckpointStore
+from tenure.stores.run_records import RunRecord
+from tenure.tools import ToolOutcome
+
+if TYPE_CHECKING:
+    from tenure.memory import Owner
+
+Resume: TypeAlias = Literal["auto", "never", "require"]
+"""Whether a run goes on with one that had not ended; see `Persistence`."""
+
+
+class Persistence(ExecutionPoints):
+    """Saves checkpoints of runs, and resumes runs that have not ended."""
+
+    runs_after: ClassVar[tuple[type[Feature], ...]] = (ChatMemory,)
+
+    def __init__(
+        self,
+        storage: Store | CheckpointStorage | str | None = None,
+        automatic: bool = True,
+        *,
+        resume: Resume = "auto",
+        rollback_strategy: RollbackStrategy = "everything",
+        rollback_tools: RollbackToolRegistry | None = None,
+        values: Iterable[str] = (),
+        types: Iterable[type] = (),
+        keep_last: int | None = None,
+        max_age: timedelta | None = None,
+    ) -> None:
+        """Say where checkpoints are, and what becomes of runs that have not ended.
+
+        Args:
+            storage: A store or its URL; or an object of yours with `save_checkpoint`, `get_checkpoints`
+                and `get_latest_checkpoint` (see `CheckpointStorage`), which is given whole checkpoints.
+                By default the store of the agent; if that has none, RAM.
+            automatic: Whether there is a checkpoint after each node. Else there are only those that
+                `create_checkpoint` makes, and what comes after the last one is done again.
+            resume: `"auto"` goes on with an unfinished run, if there is one. `"never"` gives it up: its
+                checkpoints are removed. `"require"` raises when there is none.
+            rollback_strategy: `"everything"` goes on behind the checkpoint's node. `"message_history"`
+                takes only the messages (and values): the graph starts from its beginning, with what was
+                said now.
+            rollback_tools: What undoes the effects of tools when a run is taken back.
+            values: The names in `ctx.storage` whose values are saved with each checkpoint.
+            types: The classes (dataclasses, NamedTuples, enums, pydantic models) whose instances nodes
+                return, or are in `values`; a checkpoint holds no other ones.
+            keep_last: Keep only so many checkpoints of a run; what resuming needs is kept anyway.
+            max_age: Give up an unfinished run whose last checkpoint is older, instead of resuming it.
+
+        Raises:
+            InvalidValueError: One of them is none of these.
+        """
+        if isinstance(storage, str):
+            storage = open_store(storage)
+        elif not isinstance(storage, (Store, CheckpointStorage, NoneType)):  # pyright: ignore[reportUnnecessaryIsInstance] # users err
+            raise InvalidValueError(
+                f"{storage!r} cannot keep checkpoints; give a URL such as 'sqlite:///chat.db', a store, "
+                "or an object with save_checkpoint, get_checkpoints and get_latest_checkpoint."
+            )
+        _checked(resume, ("auto", "never", "require"), "resume")
+        _checked(rollback_strategy, ("everything", "message_history"), "rollback_strategy")
+        if keep_last is not None and keep_last < 1:
+            raise InvalidValueError(f"keep_last={keep_last!r} must be at least 1, or None for all.")
+        self._given = storage
+        self._automatic = automatic
+        self._resume: Resume = resume
+        self._rollback_strategy: RollbackStrategy = rollback_strategy
+        self._undo = rollback_tools
+        self._max_age = max_age
+        self._journaling = Journaling(
+            values=tuple(values),
+            types=tuple(types),
+            keep_last=keep_last,
+            in_full=not isinstance(storage, Store | NoneType),
+        )
+        self._owner: Owner | None = None
+
+    # --- unfinished runs ---
+
+    async def get_checkpoints(self, session_id: str) -> list[Checkpoint]:
+        """Return the checkpoints of a conversation's unfinished run, by version; each has all messages.
+
+        Of the runs of the agent (and user) that this is installed in; empty when all have ended.
+        """
+        storage = self._storage
+        if not isinstance(storage, Store):
+            own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
+            await own.load(session_id)
+            return own.in_one_piece(session_id)
+        found: list[Checkpoint] = []
+        for run in await storage.runs(session_id, unfinished=True):
+            if run.owner == self._owner:
+                records = await storage.checkpoints(session_id, run.run_id)
+                history = await storage.read(session_id, revision=run.revision)
+                log = [e.message for e in await storage.run_entries(session_id, run.run_id)]
+                found += [
+                    in_one_piece(session_id, run, record, shown_to(record, history, log))
+                    for record in records
+                ]
+        return found
+
+    async def get_latest_checkpoint(self, session_id: str) -> Checkpoint | None:
+        """Return the last checkpoint of a conversation's unfinished run; None if there is none."""
+        found = await self.get_checkpoints(session_id)
+        return found[-1] if found else None
+
+    async def give_up(self, session_id: str) -> bool:
+        """Remove what a conversation's unfinished run has saved, so that it is not resumed.
+
+        Of the runs of the agent (and user) that this is installed in. What tools have done is not undone.
+
+        Returns:
+            Whether there was one.
+        """
+        storage = self._storage
+        if not isinstance(storage, Store):
+            own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
+            await own.load(session_id)
+            return await own.discard_run(session_id, "")
+        runs = await storage.runs(session_id, unfinished=True)
+        own_runs = [run for run in runs if run.owner == self._owner]
+        for run in own_runs:
+            await storage.discard_run(session_id, run.run_id)
+        return bool(own_runs)
+
+    # --- hooks ---
+
+    def on_install(self, store: Store | None, owner: Owner) -> None:
+        """Take the agent's store when no other storage was given."""
+        if self._given is None:
+            self._given = store if store is not None else InMemoryStore()
+        self._owner = owner
+
+    async def before_run(self, ctx: RunContext) -> None:
+        """Wait for the conversation; begin a run, or go on with one that has not ended.
+
+        Raises:
+            UsageError: The strategy is no graph.
+            NothingToResumeError: `resume="require"`, and there is no unfinished run.
+            UndoFailedError: A run was taken back, and a tool's effect could not be undone.
+        """
+        if ctx.session_id is None:
+            return
+        if not isinstance(ctx.strategy, Graph):
+            raise UsageError(
+                "Persistence saves a checkpoint after each node of a graph, and this agent's strategy "
+                "is none; make it a tenure.Graph, or leave it out for the default one."
+            )
+        memory = next((f for f in ctx.features if isinstance(f, ChatMemory)), None)
+        place = memory.provider if memory is not None else None
+        held = await ctx.hold(turns_of(self._storage, place))
+        store = await self._opened(ctx, place)
+        lease = held.lease if held.store is store else None
+        record = await self._unfinished(ctx, store, lease)
+        if self._resume == "require" and record is None:
+            raise NothingToResumeError(
+                f"There is no unfinished run of the agent {ctx.owner.agent_id!r} in the conversation "
+                f"{ctx.session_id!r}, and resume='require'."
+            )
+        is_new = record is None
+        if record is None:
+            record = await store.begin_run(
+                ctx.session_id, ctx.run_id, owner=ctx.owner, input=ctx.input, lease=lease
+            )
+        kept = self._kept_for(ctx, store, record, lease)
+        ctx.storage[self] = kept
+        ctx.ends_in = store
+        if place is store or isinstance(store, OwnStorage):
+            ctx.revision = record.revision
+        if not is_new:
+            await self._resumed(ctx, kept)
+
+    async def after_node(self, ctx: RunContext, path: str, output: object) -> None:
+        """Save a checkpoint."""
+        kept = self._kept(ctx)
+        if kept is not None and self._automatic:
+            await self._save(ctx, kept, path, output, checkpoint_id=None)
+
+    async def known_outcome(self, ctx: RunContext, placed: PlacedCall) -> ToolOutcome | None:
+        """What has come of a tool call before the run was resumed."""
+        kept = self._kept(ctx)
+        return None if kept is None else await kept.ledger.known_outcome(ctx, placed)
+
+    async def execute_tool(
+        self, ctx: RunContext, placed: PlacedCall, execute: ToolExecution
+    ) -> ToolOutcome:
+        """Record a tool call before it is made, and what has come of it."""
+        kept = self._kept(ctx)
+        return await (execute() if kept is None else kept.ledger.execute(ctx, placed, execute))
+
+    async def on_run_end(self, ctx: RunContext, result: RunResult) -> None:
+        """Remove what the run has saved, unless that was done with its messages."""
+        kept = self._kept(ctx)
+        if kept is None:
+            return
+        memory = next((f for f in ctx.features if isinstance(f, ChatMemory)), None)
+        journal = kept.journal
+        if memory is None or memory.provider is not journal.store:
+            await journal.store.discard_run(
+                journal.session_id, journal.record.run_id, lease=journal.lease
+            )
+
+    # --- pieces ---
+
+    @property
+    def _storage(self) -> Store | CheckpointStorage:
+        if self._given is None:
+            raise UsageError(
+                "This Persistence is in no agent yet; give it to one, or give it a storage."
+            )
+        return self._given
+
+    async def _opened(self, ctx: RunContext, place: object) -> CheckpointStore:
+        """Where the run's checkpoints are kept."""
+        assert ctx.session_id is not None
+        if isinstance(self._storage, Store):
+            return self._storage
+        found = await place.conversation(ctx.session_id) if isinstance(place, Store) else None
+        own = OwnStorage(
+            self._storage, ctx.owner, found.revision if found is not None else 0, ctx.clock
+        )
+        await own.load(ctx.session_id)
+        return own
+
+    async def _unfinished(
+        self, ctx: RunContext, store: CheckpointStore, lease: Lease | None
+    ) -> RunRecord | None:
+        """The run to go on with; those that are given up are removed."""
+        assert ctx.session_id is not None
+        found: RunRecord | None = None
+        for record in await store.runs(ctx.session_id, unfinished=True):
+            if record.owner != ctx.owner:
+                continue
+            if self._resume == "never" or ctx.resumption is not None:
+                is_given_up = True
+            else:
+                is_given_up = await self._is_too_old(ctx, store, record)
+            if is_given_up:
+                await store.discard_run(ctx.session_id, record.run_id, lease=lease)
+            else:
+                found = found or record
+        return found
+
+    async def _is_too_old(self, ctx: RunContext, store: CheckpointStore, record: RunRecord) -> bool:
+        if self._max_age is None or ctx.session_id is None:
+            return False
+        checkpoints = await store.checkpoints(ctx.session_id, record.run_id)
+        last = checkpoints[-1].created_at if checkpoints else record.started_at
+        return ctx.clock.now() - last > self._max_age
+
+    async def _resumed(self, ctx: RunContext, kept: Kept) -> None:
+        """Have a run go on with the one that was found."""
+        journal, record = kept.journal, kept.journal.record
+        records = await journal.read()
+        await kept.ledger.read()
+        if records:
+            ctx.count_usage(spent(records[-1]))
+        if records and self._rollback_strategy == "message_history":
+            resumption = at_the_start(ctx, partial(journal.restore_messages, record=records[-1]))
+            kept.ledger.forget()
+            ctx.resume(record.run_id, ctx.input, resumption)
+        else:
+            text = record.input or ""
+            ctx.follow_up = ctx.input if ctx.input != text else None
+            ctx.resume(record.run_id, text, journal.resumption(records))
+        path = records[-1].node_path if records else ""
+        await ctx.send(
+            RunResumed(run_id=ctx.run_id, session_id=ctx.session_id, input=ctx.input, path=path)
+        )
+
+    def _kept_for(
+        self, ctx: RunContext, store: CheckpointStore, record: RunRecord, lease: Lease | None
+    ) -> Kept:
+        assert ctx.session_id is not None
+        types = [*self._journaling.types]
+        output = ctx.output_schema.output if ctx.output_schema is not None else None
+        if isinstance(output, type) and is_supported(output) and output not in types:
+            types.append(output)
+        journal = Journal(
+            store=store,
+            session_id=ctx.session_id,
+            record=record,
+            lease=lease,
+            options=replace(self._journaling, types=types),
+        )
+        ledger = Ledger(
+            store=store,
+            session_id=ctx.session_id,
+            run_id=record.run_id,
+            lease=lease,
+            types=types,
+            undo=self._undo,
+        )
+        return Kept(journal, ledger)
+
+    @property
+    def _whose(self) -> Owner:
+        if self._owner is None:
+            raise UsageError(
+                "This Persistence is in no agent yet, so that nobody knows whose runs."
+            )
+        return self._owner
+
+
+def _checked(value: object, allowed: tuple[str, ...], name: str) -> None:
+    if value not in allowed:
+        listed = " or ".join(repr(each) for each in allowed)
+        raise InvalidValueError(f"{name}={value!r} must be {listed}.")

@@ -498,6 +498,44 @@ async def test_long_term_memory_remembers_a_resumed_run_once(store: Store) -> No
     assert contents == ["I like tea", "tea noted", "good morning", "hello"]
 
 
+async def test_failed_runs_are_kept_when_they_are_not_resumed(store: Store) -> None:
+    """With `resume="never"` nobody goes on with a failed run, so `on_failure="keep"` keeps it."""
+    features = [ChatMemory(store, on_failure="keep"), Persistence(store, resume="never")]
+    agent = agent_of(store, None, ModelRequestError("down"), "a2", features=features)
+    with pytest.raises(ModelRequestError):
+        await agent.run("q1", "s")
+    await agent.run("q2", "s")
+    assert [(e.message.text, e.is_failed) for e in await store.entries("s")] == [
+        ("q1", True), ("q2", False), ("a2", False),
+    ]  # fmt: skip
+
+
+async def test_the_chat_memorys_store_is_taken(store: Store) -> None:
+    """Without a storage and without a store of the agent, checkpoints are where the history is."""
+    for is_first in (True, False):
+        session_id = f"s{is_first}"
+
+        def agent(*replies: Any, first: bool = is_first) -> tuple[Agent, Persistence]:
+            memory, persistence = ChatMemory(store), Persistence()
+            features = [persistence, memory] if first else [memory, persistence]
+            return agent_of(store, None, *replies, features=features), persistence
+
+        dying, _ = agent("a1")
+        dies_after(dying, "tool_loop/ask")
+        await died(dying, "q1", session_id)
+        again, persistence = agent()
+        assert len(await persistence.get_checkpoints(session_id)) == 2
+        assert (await again.run("q1", session_id)).output == "a1"
+
+
+async def test_one_for_each_agent(store: Store) -> None:
+    """A `Persistence` of one agent is refused by another one, whose runs it would mix up."""
+    persistence = Persistence(store)
+    agent_of(store, None, name="one", features=[persistence])
+    with pytest.raises(InvalidValueError, match="'one'"):
+        agent_of(store, None, name="two", features=[persistence])
+
+
 # --- changed graphs ---
 
 
@@ -697,6 +735,40 @@ async def test_reused_tool_calls_are_events(store: Store) -> None:
     reused = [event for event in events if isinstance(event, ToolCallReused)]
     assert [(event.call.name, event.outcome.text) for event in reused] == [("one", "1")]
     assert ran == ["one", "two", "two"]
+
+
+async def test_a_node_that_asks_and_calls_again(store: Store) -> None:
+    """In a node that asked the model and called its tools, the tools do not run again (C63)."""
+    ran: list[str] = []
+
+    @tool
+    def buy(what: str) -> str:
+        """Buy."""
+        ran.append(what)
+        return f"{what} bought"
+
+    def graph() -> Graph[Any, Any]:
+        async def all_at_once(ctx: RunContext, text: str) -> str:
+            async with ctx.llm.write_session() as session:
+                session.append_prompt(user(text))
+                reply = await session.request_llm()
+            results = await ctx.execute_tools(reply.tool_calls)
+            async with ctx.llm.write_session() as session:
+                session.append_prompt(results)
+                return (await session.request_llm()).text
+
+        return line_of(all_at_once)
+
+    def call() -> AssistantMessage:
+        calls = [ToolCall(id=f"c{n}", name="buy", args='{"what": "tea"}') for n in range(2)]
+        return assistant(*calls)
+
+    first = agent_of(store, graph(), call(), ModelRequestError("down"), tools=[buy])
+    with pytest.raises(ModelRequestError):
+        await first.run("go", "s")
+    second = agent_of(store, graph(), call(), "done", tools=[buy])
+    assert (await second.run("go", "s")).output == "done"
+    assert ran == ["tea", "tea"]
 
 
 # --- pieces ---

@@ -168,6 +168,8 @@ class AgentBase(ABC, Generic[S]):
         feature.on_install(self.store if self._store_or_url is not None else None, self._owner)
         self.tools = tools
         self._features = in_order([*self._features, feature])
+        for each in self._features:
+            each.beside(self._features)
         if isinstance(feature, LongTermMemory) and feature.memories.owner == self._owner:
             context = DefaultConversation(self._owner, self._default_chat_memory)
             feature.memories.context = context

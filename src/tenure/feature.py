@@ -33,6 +33,9 @@ class Feature:
     def on_install(self, store: Store | None, owner: Owner) -> None:
         """The feature was given to an agent, whose store this is, and who owns its memories."""
 
+    def beside(self, features: Sequence[Feature]) -> None:
+        """A feature was added to the agent, this one or another; these are all of them."""
+
     async def before_run(self, ctx: RunContext) -> None:
         """A run is about to begin; no feature has done anything for it yet.
 

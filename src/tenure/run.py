@@ -25,7 +25,7 @@ from tenure.run_models import asked, streamed
 from tenure.run_nodes import executed
 from tenure.run_tools import called_tool, executed_tools
 from tenure.signatures import awaited
-from tenure.stores.leases import Held, hold
+from tenure.stores.leases import Held, Holding
 from tenure.stores.records import Participant
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Shared:
     nodes: int = 0
     tool_calls: int = 0
     usage: Usage = field(default_factory=Usage)
-    held: list[Held] = field(default_factory=list[Held])
+    held: Holding = field(default_factory=Holding)
     resumption: Resumption | None = None
     is_rewound: bool = False  # to where the resumption says, as soon as a node has returned
 
@@ -78,6 +78,7 @@ class RunContext:
         as_stored: The ids of the messages of the history that are in the store as the run was shown them.
         follow_up: What was said to a run that turned out to be an earlier one: it is answered after it.
         ends_in: A store that has what the run needs to be resumed until it ends; None if none has.
+        is_resumable: Whether the next run goes on with this one, should it fail.
         node_path: The names of the graph and the nodes that are being executed, from the outside in.
         branch_path: The same up to the parallel branch that this context is of; empty outside of those.
         position: The version of the last checkpoint of what led here; 0 for the beginning.
@@ -117,6 +118,7 @@ class RunContext:
         self.as_stored: frozenset[str] = frozenset()
         self.follow_up: str | None = None
         self.ends_in: CheckpointStore | None = None
+        self.is_resumable = False
         self.node_path: tuple[str, ...] = ()
         self.branch_path: tuple[str, ...] = ()
         self.position = 0
@@ -222,23 +224,18 @@ class RunContext:
         """
         if self.session_id is None:
             raise InvalidValueError("A run without a session id has no conversation to hold.")
-        for held in self._shared.held:
-            if held.store is turns:
-                return held
-        held = await hold(turns, self.session_id, holder=self.run_id, on_busy=self.on_busy)
-        self._shared.held.append(held)
-        return held
+        held = self._shared.held
+        return await held.take(turns, self.session_id, holder=self.run_id, on_busy=self.on_busy)
 
     async def release(self) -> None:
         """Let the next run of the conversation in, wherever it was held."""
-        while self._shared.held:
-            await self._shared.held.pop().release()
+        await self._shared.held.release()
 
     # --- going on where a run was ---
 
     @property
     def resumption(self) -> Resumption | None:
-        """How far the run had come when it was resumed or taken back; None for a run that was not."""
+        """How far the run had come when it was resumed or taken back; else None."""
         return self._shared.resumption
 
     @property

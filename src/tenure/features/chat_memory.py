@@ -194,7 +194,7 @@ class ChatMemory(ChatOptions, Feature):
     async def on_run_error(self, ctx: RunContext, error: BaseException) -> None:
         """Keep what there is of a failed run, if so configured and if it cannot be resumed."""
         sitting = self._sitting(ctx)
-        if ctx.session_id is None or sitting is None or ctx.ends_in is not None:
+        if ctx.session_id is None or sitting is None or ctx.is_resumable:
             return
         if self._on_failure == "keep" and not isinstance(error, HistoryNotStoredError):
             await self._keep_failed(ctx, ctx.session_id, sitting)

@@ -2,7 +2,8 @@
 
 So a run that is resumed knows what has come of the calls that it makes again, and a run that is taken back
 knows what is to be undone. A call is made again when the same node, begun at the same checkpoint, calls the
-same tool with the same arguments for the same message; of several such calls the first comes first.
+same tool with the same arguments; of several such calls the first comes first. Whether the same message
+calls it does not matter, since a node that is executed again may ask the model again.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Ledger:
         if not self._known:
             return None
         new = _new_call(ctx, placed)
-        return next((r for r in self._known if replace(r.call, place=new.place) == new), None)
+        same = (r for r in self._known if _what(r.call) == _what(new))
+        return next(same, None)
 
     async def _finish(self, number: int, outcome: ToolOutcome) -> None:
         await self.store.end_call(
@@ -186,6 +188,11 @@ def _new_call(ctx: RunContext, placed: PlacedCall) -> NewCall:
         tool=placed.call.name,
         args=placed.call.args,
     )
+
+
+def _what(call: NewCall) -> tuple[object, ...]:
+    """What tells a call from others that the same node makes."""
+    return call.node_path, call.position, call.tool, call.args
 
 
 def _args_of(record: CallRecord) -> Mapping[str, Json]:

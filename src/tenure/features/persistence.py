@@ -22,7 +22,7 @@ taken for that run tried again, and is not answered twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -84,7 +84,7 @@ class Persistence(ExecutionPoints):
         Args:
             storage: A store or its URL; or an object of yours with `save_checkpoint`, `get_checkpoints`
                 and `get_latest_checkpoint` (see `CheckpointStorage`), which is given whole checkpoints.
-                By default the store of the agent; if that has none, RAM.
+                By default the store of the agent; if that has none, that of its `ChatMemory`; else RAM.
             automatic: Whether there is a checkpoint after each node. Else there are only those that
                 `create_checkpoint` makes, and what comes after the last one is done again.
             resume: `"auto"` goes on with an unfinished run, if there is one. `"never"` gives it up: its
@@ -126,6 +126,8 @@ class Persistence(ExecutionPoints):
             in_full=not isinstance(storage, Store | NoneType),
         )
         self._owner: Owner | None = None
+        self._memory: ChatMemory | None = None
+        self._in_ram = InMemoryStore()  # if there is nothing else
 
     # --- unfinished runs ---
 
@@ -134,7 +136,7 @@ class Persistence(ExecutionPoints):
 
         Of the runs of the agent (and user) that this is installed in; empty when all have ended.
         """
-        storage = self._storage
+        storage = self._storage_with(self._memory)
         if not isinstance(storage, Store):
             own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
             await own.load(session_id)
@@ -164,7 +166,7 @@ class Persistence(ExecutionPoints):
         Returns:
             Whether there was one.
         """
-        storage = self._storage
+        storage = self._storage_with(self._memory)
         if not isinstance(storage, Store):
             own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
             await own.load(session_id)
@@ -178,10 +180,23 @@ class Persistence(ExecutionPoints):
     # --- hooks ---
 
     def on_install(self, store: Store | None, owner: Owner) -> None:
-        """Take the agent's store when no other storage was given."""
+        """Take the agent's store when no other storage was given.
+
+        Raises:
+            InvalidValueError: It is in another agent already.
+        """
+        if self._owner not in (None, owner):
+            raise InvalidValueError(
+                f"This Persistence is that of the agent {self._whose.agent_id!r}; make another one for "
+                "each agent and user."
+            )
         if self._given is None:
-            self._given = store if store is not None else InMemoryStore()
+            self._given = store
         self._owner = owner
+
+    def beside(self, features: Sequence[Feature]) -> None:
+        """Know the agent's chat memory."""
+        self._memory = _chat_memory(features)
 
     async def before_run(self, ctx: RunContext) -> None:
         """Wait for the conversation; begin a run, or go on with one that has not ended.
@@ -198,10 +213,11 @@ class Persistence(ExecutionPoints):
                 "Persistence saves a checkpoint after each node of a graph, and this agent's strategy "
                 "is none; make it a tenure.Graph, or leave it out for the default one."
             )
-        memory = next((f for f in ctx.features if isinstance(f, ChatMemory)), None)
+        memory = _chat_memory(ctx.features)
         place = memory.provider if memory is not None else None
-        held = await ctx.hold(turns_of(self._storage, place))
-        store = await self._opened(ctx, place)
+        storage = self._storage_with(memory)
+        held = await ctx.hold(turns_of(storage, place))
+        store = await self._opened(ctx, storage, place)
         lease = held.lease if held.store is store else None
         record = await self._unfinished(ctx, store, lease)
         if self._resume == "require" and record is None:
@@ -216,7 +232,7 @@ class Persistence(ExecutionPoints):
             )
         kept = self._kept_for(ctx, store, record, lease)
         ctx.storage[self] = kept
-        ctx.ends_in = store
+        ctx.ends_in, ctx.is_resumable = store, self._resume != "never"
         if place is store or isinstance(store, OwnStorage):
             ctx.revision = record.revision
         if not is_new:
@@ -245,8 +261,7 @@ class Persistence(ExecutionPoints):
         kept = self._kept(ctx)
         if kept is None:
             return
-        memory = next((f for f in ctx.features if isinstance(f, ChatMemory)), None)
-        journal = kept.journal
+        memory, journal = _chat_memory(ctx.features), kept.journal
         if memory is None or memory.provider is not journal.store:
             await journal.store.discard_run(
                 journal.session_id, journal.record.run_id, lease=journal.lease
@@ -254,23 +269,23 @@ class Persistence(ExecutionPoints):
 
     # --- pieces ---
 
-    @property
-    def _storage(self) -> Store | CheckpointStorage:
-        if self._given is None:
-            raise UsageError(
-                "This Persistence is in no agent yet; give it to one, or give it a storage."
-            )
-        return self._given
+    def _storage_with(self, memory: ChatMemory | None) -> Store | CheckpointStorage:
+        """Where checkpoints are, with this chat memory."""
+        if self._given is not None:
+            return self._given
+        place = memory.provider if memory is not None else None
+        return place if isinstance(place, Store) else self._in_ram
 
-    async def _opened(self, ctx: RunContext, place: object) -> CheckpointStore:
+    async def _opened(
+        self, ctx: RunContext, storage: Store | CheckpointStorage, place: object
+    ) -> CheckpointStore:
         """Where the run's checkpoints are kept."""
         assert ctx.session_id is not None
-        if isinstance(self._storage, Store):
-            return self._storage
+        if isinstance(storage, Store):
+            return storage
         found = await place.conversation(ctx.session_id) if isinstance(place, Store) else None
-        own = OwnStorage(
-            self._storage, ctx.owner, found.revision if found is not None else 0, ctx.clock
-        )
+        revision = found.revision if found is not None else 0
+        own = OwnStorage(storage, ctx.owner, revision, ctx.clock)
         await own.load(ctx.session_id)
         return own
 
@@ -352,6 +367,10 @@ class Persistence(ExecutionPoints):
                 "This Persistence is in no agent yet, so that nobody knows whose runs."
             )
         return self._owner
+
+
+def _chat_memory(features: Iterable[Feature]) -> ChatMemory | None:
+    return next((each for each in features if isinstance(each, ChatMemory)), None)
 
 
 def _checked(value: object, allowed: tuple[str, ...], name: str) -> None:

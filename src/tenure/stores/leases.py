@@ -115,6 +115,26 @@ async def hold(store: Store, session_id: str, *, holder: str, on_busy: OnBusy) -
     return held
 
 
+class Holding:
+    """What one run holds: its conversation in one store, or in several."""
+
+    def __init__(self) -> None:
+        self._held: list[Held] = []
+
+    async def take(self, store: Store, session_id: str, *, holder: str, on_busy: OnBusy) -> Held:
+        """Return what is held there already, or take it; see `hold`."""
+        found = next((held for held in self._held if held.store is store), None)
+        if found is None:
+            found = await hold(store, session_id, holder=holder, on_busy=on_busy)
+            self._held.append(found)
+        return found
+
+    async def release(self) -> None:
+        """Let the next one in everywhere."""
+        while self._held:
+            await self._held.pop().release()
+
+
 async def _give_up(store: Store, session_id: str, *, holder: str) -> None:
     try:
         await store.release_lease(session_id, holder=holder)

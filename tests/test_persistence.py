@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -41,8 +41,10 @@ from tenure import (
     user,
 )
 from tenure import graph_nodes as nodes
+from tenure.graph import BranchOutcome
 from tenure.graph_edges import on_condition
 from tenure.messages import Message
+from tenure.stores.base import Lease
 from tenure.testing import ManualClock, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -411,6 +413,39 @@ async def test_another_store_for_checkpoints(store: Store) -> None:
     assert await checkpoints.runs("s", unfinished=True) == []
 
 
+async def test_dying_between_two_stores(store: Store) -> None:
+    """Dead behind the commit of the history and before that of the end, nothing is there twice (C14)."""
+
+    class Dying(InMemoryStore):
+        is_dying = True
+
+        async def discard_run(
+            self, session_id: str, run_id: str, *, lease: Lease | None = None
+        ) -> bool:
+            if self.is_dying:
+                raise Died
+            return await super().discard_run(session_id, run_id, lease=lease)
+
+    checkpoints = Dying()
+
+    def agent(*replies: Any) -> Agent:
+        features = [
+            ChatMemory(store),
+            Persistence(checkpoints),
+            LongTermMemory(embedder=None),
+        ]
+        return agent_of(store, None, *replies, features=features, store=store)
+
+    await died(agent("a1"), "q1")
+    assert len(await store.read("s")) == 2
+    checkpoints.is_dying = False
+    again = agent("a2")
+    await again.run("q2", "s")
+    assert [text for _, text in await said(store)] == ["q1", "a1", "q2", "a2"]
+    contents = [memory.content for memory in await again.memory.list(order="asc")]
+    assert contents == ["q1", "a1", "q2", "a2"]
+
+
 async def test_without_chat_memory(store: Store) -> None:
     """Persistence alone resumes a run, too; no history comes of it."""
     graph = line_of(nodes.node_llm_request(), nodes.node_do_nothing())
@@ -692,6 +727,42 @@ async def test_versions_of_parallel_branches_are_unique(store: Store) -> None:
     assert (await agent.run("go", "s")).output == 30
     versions = [event.version for event in events if isinstance(event, CheckpointSaved)]
     assert versions == [*range(1, 32)]
+
+
+async def test_branches_are_merged_in_their_order(store: Store) -> None:
+    """Outcomes of branches are merged in the order of the branches, live and after a death (C62)."""
+
+    def graph(dies: bool) -> Graph[Any, Any]:
+        def branch(name: str, delay: float) -> Callable[[RunContext, Any], Any]:
+            async def function(ctx: RunContext, value: Any) -> str:
+                await asyncio.sleep(delay)
+                if dies and name == "c":
+                    raise Died
+                ctx.storage["who"] = name
+                return name
+
+            return function
+
+        def merged(outcomes: Sequence[BranchOutcome[Any]]) -> Any:
+            order = "".join(outcome.output for outcome in outcomes)
+            values = [outcome.ctx.storage["who"] for outcome in outcomes]
+            return f"{order} {values}"
+
+        made = Graph[Any, Any]("wide")
+        branches = {"b": branch("b", 0.01), "a": branch("a", 0), "c": branch("c", 0.02)}
+        both = made.parallel(branches, name="all", merge=merged)
+        made.edge(made.start, both)
+        made.edge(both, made.finish)
+        return made
+
+    def agent(dies: bool) -> Agent:
+        features = [Persistence(store, values=["who"])]
+        return agent_of(store, graph(dies), features=features)
+
+    await died(agent(dies=True), "go")
+    expected = "bac ['b', 'a', 'c']"
+    assert (await agent(dies=False).run("go", "s")).output == expected
+    assert (await agent(dies=False).run("go", "other")).output == expected
 
 
 async def test_two_processes_do_not_resume_one_run(store: Store) -> None:

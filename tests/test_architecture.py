@@ -64,7 +64,7 @@ ROWS = [
     {"sync_strategies"},
     {"sync"},
     {"cli_terminal"},
-    {"cli_memory", "cli_chat"},
+    {"cli_memory", "cli_chat", "cli_runs"},
     {"", "cli", "testing"},
     {"__main__"},
 ]

@@ -123,6 +123,7 @@ from tenure.models import (
     ToolCallDelta,
 )
 from tenure.prompt import LLMParams, NamedTool, Prompt, ToolChoice
+from tenure.recorded import RecordedError
 from tenure.run import RunContext
 from tenure.run_stream import RunStream
 from tenure.saying import assistant, system, tool_result, user
@@ -221,6 +222,7 @@ __all__ = [
     "ReadSession",
     "Reasoning",
     "ReasoningDelta",
+    "RecordedError",
     "RetrieveFactsFromHistory",
     "RollbackToolRegistry",
     "RunCompleted",

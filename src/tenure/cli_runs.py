@@ -203,13 +203,20 @@ def _version(run: _Run, checkpoint: str) -> int:
     """The version of a checkpoint that is named by that, or by its id.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or it is the id of one and the version of another.
     """
-    if checkpoint == "0":
-        return 0
+    names = {"0": {0}}
     for each in run.checkpoints:
-        if checkpoint in (each.checkpoint_id, str(each.version)):
-            return each.version
+        names.setdefault(each.checkpoint_id, set()).add(each.version)
+        names.setdefault(str(each.version), set()).add(each.version)
+    found = sorted(names.get(checkpoint, ()))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{checkpoint!r} is the version of one checkpoint and the id of another; name the one you "
+            "mean by the other of the two."
+        )
     name = _in_one_line(run.record.run_id)
     raise UsageError(
         f"Run {name} has no checkpoint {checkpoint!r}; `tenure runs` lists those there are."

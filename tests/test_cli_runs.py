@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runs import Died, agent_of, dies_after, line_of, named
+from test_cli import Command, Terminal
 
 from tenure import (
     Agent,
     ChatMemory,
     Graph,
+    Owner,
     Persistence,
     RollbackToolRegistry,
     RunContext,
@@ -23,6 +27,7 @@ from tenure import (
     tool,
     user,
 )
+from tenure.stores.run_records import NewCheckpoint
 from tenure.stores.sqlite import SQLiteStore
 
 
@@ -151,8 +156,11 @@ def test_a_rollback_is_undone_by_the_agent(shop: Shop, by: str) -> None:
     first, _ = listed(shop)[0]["checkpoints"]
     ended = tenure(shop, "rollback", "s", str(first[by]), said="y\n")
     assert ended.returncode == 0, ended.stderr
-    assert "1 later checkpoints are removed; 1 tool calls" in ended.stderr
-    assert "to be undone: 1  buy  line/shop" in ended.stderr
+    removed, undone, hint, asked = ended.stderr.splitlines()
+    assert removed.startswith("to be removed: checkpoint 2  line/shop  20")
+    assert undone.startswith("to be undone: call 1  buy  line/shop  20")
+    assert "RollbackToolRegistry" in hint
+    assert asked.endswith(f"Took run {listed(shop)[0]['run_id']} back to 1.")
     (run,) = listed(shop)
     assert [each["node_path"] for each in run["checkpoints"]] == ["line/first"]
     assert [each["state"] for each in run["calls"]] == ["rolled back"]
@@ -175,6 +183,7 @@ def test_a_run_is_given_up(shop: Shop) -> None:
     shop.die()
     ended = tenure(shop, "rollback", "s", "--give-up", "--yes")
     assert ended.returncode == 0, ended.stderr
+    assert "nothing undoes it any more" in ended.stderr
     assert [run["state"] for run in listed(shop)] == ["finished"]
     assert shop.run("another") == "another first last"
     assert shop.did == ["buy tea", "buy tea"]
@@ -185,8 +194,62 @@ def test_nothing_happens_without_a_yes(shop: Shop, args: list[str]) -> None:
     """It asks first, and a no leaves everything as it was."""
     shop.die()
     before = listed(shop)
-    assert tenure(shop, "rollback", "s", *args, said="n\n").returncode == 0
+    ended = tenure(shop, "rollback", "s", *args, said="n\n")
+    assert ended.returncode == 0
+    assert "call 1  buy  line/shop" in ended.stderr
     assert listed(shop) == before
+
+
+def test_ctrl_c_at_the_question(shop: Shop, tmp_path: Path) -> None:
+    """One Ctrl-C at the question ends the command; nothing was done, and the conversation is free."""
+    shop.die()
+    before = listed(shop)
+    args = ("rollback", "s", "1", "--db", str(shop.db))
+    terminal = Terminal(Command(tmp_path, ""), *args)
+    terminal.wait_for("[y/N]")
+    terminal.process.send_signal(signal.SIGINT)
+    try:
+        assert terminal.close() == 1
+    finally:
+        terminal.process.kill()
+    assert "Traceback" not in terminal.screen
+    assert listed(shop) == before
+    assert tenure(shop, "rollback", "s", "1", "--yes").returncode == 0
+
+
+async def _with_names(db: Path, *, run_id: str, checkpoints: Sequence[str]) -> None:
+    """Record a run of the agent that has saved these."""
+    store = SQLiteStore(db)
+    await store.begin_run("s", run_id, owner=Owner(agent_id="a\nb"), input="x")
+    for name in checkpoints:
+        new = NewCheckpoint(checkpoint_id=name, node_path="g/a\nb", scope="g", state="{}")
+        await store.save_checkpoint("s", run_id, new)
+    await store.close()
+
+
+def test_names_stay_in_their_line(shop: Shop) -> None:
+    """A name with a newline or a control character neither makes a line of its own nor steers anything."""
+    asyncio.run(_with_names(shop.db, run_id="r\x1b[31m\n", checkpoints=["one", "two\n  call 9"]))
+    shown = tenure(shop, "runs", "s").stdout
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        "r\ufffd[31m", "input", "checkpoint", "checkpoint",
+    ]  # fmt: skip
+    asked = tenure(shop, "rollback", "s", "1", said="n\n").stderr
+    assert len(asked.splitlines()) == 2
+    assert "\x1b" not in shown + asked
+
+
+def test_a_name_of_two_checkpoints(shop: Shop) -> None:
+    """What is the version of one checkpoint and the id of another is refused; each has another name."""
+    asyncio.run(_with_names(shop.db, run_id="r", checkpoints=["a", "b", "1", "4", "0"]))
+    for name in ("1", "0"):
+        ended = tenure(shop, "rollback", "s", name, "--yes")
+        assert ended.returncode == 2
+        assert f"'{name}' is the version of one checkpoint and the id of another" in ended.stderr
+    assert len(listed(shop)[0]["checkpoints"]) == 5
+    assert tenure(shop, "rollback", "s", "3", "--yes").returncode == 0
+    assert tenure(shop, "rollback", "s", "a", "--yes").returncode == 0
+    assert [each["checkpoint_id"] for each in listed(shop)[0]["checkpoints"]] == ["a"]
 
 
 def test_one_of_several_runs(shop: Shop) -> None:

@@ -16,6 +16,7 @@ from tenure.clock import SYSTEM_CLOCK
 from tenure.errors import UsageError
 from tenure.messages import Json
 from tenure.stores import Store
+from tenure.stores.base import Lease
 from tenure.stores.leases import hold
 from tenure.stores.run_records import CallRecord, CheckpointRecord, RunRecord
 
@@ -38,6 +39,23 @@ class _Run:
         if self.record.ended_at is not None:
             return "finished"
         return "unfinished" if self.record.input is not None else "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is going to be done with a run.
+
+    Args:
+        version: Where it goes back to, 0 for its beginning; None to give it up.
+        lines: What that means, before it is asked.
+        question: What is asked.
+        done: What is said afterwards.
+    """
+
+    version: int | None
+    lines: Sequence[str]
+    question: str
+    done: str
 
 
 def runs(
@@ -92,41 +110,67 @@ def rollback(
     store = existing_store(db)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_roll_back(store, session, checkpoint, run, is_sure=is_sure))
+            if runner.run(store.conversation(session)) is None:
+                raise unknown_conversation(session)
+            # Held while asking, too, so that what was said is what happens.
+            holder = SYSTEM_CLOCK.new_id()
+            held = runner.run(hold(store, session, holder=holder, on_busy="reject"))
+            try:
+                unfinished = runner.run(store.runs(session, unfinished=True))
+                chosen = runner.run(_known(store, session, _chosen(session, unfinished, run)))
+                plan = _give_up(chosen) if checkpoint is None else _go_back(chosen, checkpoint)
+                for line in plan.lines:
+                    say(line)
+                # Not in a coroutine: a Runner keeps the first Ctrl-C from what blocks its loop.
+                if is_sure or typer.confirm(plan.question, err=True):
+                    runner.run(_carry_out(store, session, chosen, plan.version, held.lease))
+                    say(plan.done)
+            finally:
+                runner.run(held.release())
         finally:
             runner.run(store.close())
 
 
-async def _roll_back(
-    store: Store, session: str, checkpoint: str | None, run_id: str | None, *, is_sure: bool
+async def _carry_out(
+    store: Store, session: str, run: _Run, version: int | None, lease: Lease
 ) -> None:
-    if await store.conversation(session) is None:
-        raise unknown_conversation(session)
-    held = await hold(store, session, holder=SYSTEM_CLOCK.new_id(), on_busy="reject")
-    try:
-        unfinished = await store.runs(session, unfinished=True)
-        run = await _known(store, session, _chosen(session, unfinished, run_id))
-        name = run.record.run_id
-        if checkpoint is None:
-            question = f"Remove what run {name} has saved, so that it is not resumed?"
-            if is_sure or typer.confirm(question, err=True):
-                await store.discard_run(session, name, lease=held.lease)
-                say(f"Gave up run {name}.")
-            return
-        version = _version(run, checkpoint)
-        later = [each for each in run.checkpoints if each.version > version]
-        calls = [each for each in run.calls if each.after >= version and not each.is_rolled_back]
-        question = (
-            f"Take run {name} back to {version or 'its beginning'}? {len(later)} later checkpoints are "
-            f"removed; {len(calls)} tool calls since are undone by the agent where it can."
+    if version is None:
+        await store.discard_run(session, run.record.run_id, lease=lease)
+    else:
+        await store.roll_back(session, run.record.run_id, version=version, lease=lease)
+
+
+def _give_up(run: _Run) -> _Plan:
+    name = _in_one_line(run.record.run_id)
+    lines = [f"to be forgotten: call {_line_of_call(call)}" for call in run.calls]
+    if lines:
+        lines.append("What these tools have done stays, and nothing undoes it any more.")
+    return _Plan(
+        version=None,
+        lines=lines,
+        question=f"Remove what run {name} has saved, so that it is not resumed?",
+        done=f"Gave up run {name}.",
+    )
+
+
+def _go_back(run: _Run, checkpoint: str) -> _Plan:
+    version = _version(run, checkpoint)
+    later = [each for each in run.checkpoints if each.version > version]
+    calls = [each for each in run.calls if each.after >= version and not each.is_rolled_back]
+    lines = [f"to be removed: checkpoint {_line_of_checkpoint(each)}" for each in later]
+    lines += [f"to be undone: call {_line_of_call(call)}" for call in reversed(calls)]
+    if calls:
+        lines.append(
+            "The calls are only marked here: the agent undoes them when it runs next, those that its "
+            "RollbackToolRegistry has something for."
         )
-        if is_sure or typer.confirm(question, err=True):
-            await store.roll_back(session, name, version=version, lease=held.lease)
-            for call in reversed(calls):
-                say(f"to be undone: {_line_of_call(call)}")
-            say(f"Took run {name} back to {version or 'its beginning'}.")
-    finally:
-        await held.release()
+    name, place = _in_one_line(run.record.run_id), version or "its beginning"
+    return _Plan(
+        version=version,
+        lines=lines,
+        question=f"Take run {name} back to {place}?",
+        done=f"Took run {name} back to {place}.",
+    )
 
 
 async def _known(store: Store, session: str, record: RunRecord) -> _Run:
@@ -147,7 +191,7 @@ def _chosen(session: str, unfinished: Sequence[RunRecord], run_id: str | None) -
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(f"{record.run_id} ({_whose(record)})" for record in found)
+        names = ", ".join(f"{_in_one_line(record.run_id)} ({_whose(record)})" for record in found)
         raise UsageError(
             f"Conversation {session!r} has several unfinished runs: {names}; give --run."
         )
@@ -159,15 +203,23 @@ def _version(run: _Run, checkpoint: str) -> int:
     """The version of a checkpoint that is named by that, or by its id.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or it is the id of one and the version of another.
     """
-    if checkpoint == "0":
-        return 0
+    names = {"0": {0}}
     for each in run.checkpoints:
-        if checkpoint in (each.checkpoint_id, str(each.version)):
-            return each.version
+        names.setdefault(each.checkpoint_id, set()).add(each.version)
+        names.setdefault(str(each.version), set()).add(each.version)
+    found = sorted(names.get(checkpoint, ()))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{checkpoint!r} is the version of one checkpoint and the id of another; name the one you "
+            "mean by the other of the two."
+        )
+    name = _in_one_line(run.record.run_id)
     raise UsageError(
-        f"Run {run.record.run_id} has no checkpoint {checkpoint!r}; `tenure runs` lists those there are."
+        f"Run {name} has no checkpoint {checkpoint!r}; `tenure runs` lists those there are."
     )
 
 
@@ -176,20 +228,24 @@ def _print(run: _Run) -> None:
     times = _time(record.started_at)
     if record.ended_at is not None:
         times += f" to {_time(record.ended_at)}"
-    write(f"{record.run_id}  {run.state}  {_whose(record)}  {times}\n")
+    write(f"{_in_one_line(record.run_id)}  {run.state}  {_whose(record)}  {times}\n")
     if record.input is not None:
         text = " ".join(record.input.split())
         write(f"  input  {shown(text if len(text) <= _WIDTH else text[: _WIDTH - 1] + '…')}\n")
     for each in run.checkpoints:
-        line = f"{each.version}  {each.node_path}  {_time(each.created_at)}  {each.checkpoint_id}"
-        write(f"  checkpoint {shown(line)}\n")
+        write(f"  checkpoint {_line_of_checkpoint(each)}\n")
     for call in run.calls:
         write(f"  call {_line_of_call(call)}\n")
 
 
+def _line_of_checkpoint(each: CheckpointRecord) -> str:
+    when = _time(each.created_at)
+    return _in_one_line(f"{each.version}  {each.node_path}  {when}  {each.checkpoint_id}")
+
+
 def _line_of_call(call: CallRecord) -> str:
     line = f"{call.number}  {call.call.tool}  {call.call.node_path}  {_time(call.started_at)}"
-    return shown(f"{line}  {_state_of(call)}")
+    return _in_one_line(f"{line}  {_state_of(call)}")
 
 
 def _state_of(call: CallRecord) -> str:
@@ -203,7 +259,12 @@ def _state_of(call: CallRecord) -> str:
 def _whose(record: RunRecord) -> str:
     owner = record.owner
     user = f" for user {owner.user_id}" if owner.user_id is not None else ""
-    return shown(f"agent {owner.agent_id}{user}")
+    return _in_one_line(f"agent {owner.agent_id}{user}")
+
+
+def _in_one_line(text: str) -> str:
+    """A text whose names cannot begin another line, nor steer a terminal."""
+    return shown(text).replace("\n", " ")
 
 
 def _time(moment: datetime) -> str:

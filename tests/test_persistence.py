@@ -250,6 +250,17 @@ async def test_require_wants_an_unfinished_run(store: Store) -> None:
     assert (await agent.run("q", "s")).output == "a1"
 
 
+async def test_require_answers_what_was_said_meanwhile(store: Store) -> None:
+    """With `resume="require"` a new input is answered after the run that was required."""
+    other = agent_of(store, None, "a1")
+    dies_after(other, "tool_loop/say")
+    await died(other, "q1")
+    features = [ChatMemory(store), Persistence(store, resume="require")]
+    result = await agent_of(store, None, "a1", "a2", features=features).run("q2", "s")
+    assert result.output == "a2"
+    assert [text for _, text in await said(store)] == ["q1", "a1", "q2", "a2"]
+
+
 async def test_an_unfinished_run_can_be_given_up(store: Store) -> None:
     """`give_up` removes what an unfinished run has saved; a second call finds nothing."""
     agent = agent_of(store, None, "a1", "a2")

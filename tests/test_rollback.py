@@ -474,6 +474,19 @@ async def test_a_run_from_a_checkpoint(store: Store, has_persistence: bool) -> N
     assert [text for _, text in await said(store, "other")] == ["q1", "a1", "q2", "a2"]
 
 
+async def test_a_run_from_a_checkpoint_need_not_resume(store: Store) -> None:
+    """With `resume="require"` a run can be started from a checkpoint all the same."""
+    persistence = Persistence(store, resume="require")
+    other = agent_of(store, line_of(named("a"), named("b")))
+    dies_after(other, "line/a")
+    await died(other, "q")
+    features = [ChatMemory(store), persistence]
+    agent = agent_of(store, line_of(named("a"), named("b")), features=features)
+    checkpoint = await persistence.get_latest_checkpoint("s")
+    assert checkpoint is not None
+    assert (await Persistence.run_from_checkpoint(agent, checkpoint)).output == "q a b"
+
+
 async def test_a_run_from_the_messages_of_a_checkpoint(store: Store) -> None:
     """With `"message_history"` the graph starts from its beginning with the checkpoint's messages."""
     graph = line_of(nodes.node_llm_request(), lambda ctx, reply: reply.text)

@@ -37,6 +37,7 @@ from tenure import (
     UsageError,
     UserMessage,
     assistant,
+    idempotency_key,
     tool,
     user,
 )
@@ -878,3 +879,34 @@ def _redacted(messages: list[Message]) -> list[Message]:
         for m in messages
         if isinstance(m, UserMessage | AssistantMessage)
     ]
+
+
+async def test_equal_calls_are_told_apart_while_one_is_tried_again(store: Store) -> None:
+    """Of two equal calls of one message, only the one that nobody knows the end of is made again."""
+    keys: list[str] = []
+    is_dying = True
+
+    @tool(on_unknown="retry")
+    async def pay(n: int) -> str:
+        """Pay."""
+        keys.append(idempotency_key())
+        if is_dying and len(keys) == 1:
+            await asyncio.sleep(0.1)
+            raise Died
+        return "paid"
+
+    def agent(*replies: AssistantMessage | str) -> Agent:
+        made = agent_of(store, None, *replies, tools=[pay])
+
+        @made.on_event
+        async def wait(event: Event) -> None:  # so that equal calls overtake each other
+            await asyncio.sleep(0.001)
+
+        _ = wait
+        return made
+
+    calls = [ToolCall(id=name, name="pay", args='{"n": 1}') for name in ("c1", "c2")]
+    await died(agent(assistant("", *calls)), "q")
+    is_dying = False
+    assert (await agent("done").run("q", "s")).output == "done"
+    assert keys == [keys[0], keys[1], keys[0]]

@@ -182,6 +182,39 @@ async def test_a_call_that_failed_is_not_undone(store: Store) -> None:
     assert shop.did == ["buy13", "buy13"]
 
 
+async def test_a_call_of_unknown_end_is_undone(store: Store) -> None:
+    """A call that may have taken effect is undone, also after the model was told that nobody knows."""
+    undone: list[int] = []
+    is_dying = True
+
+    async def buy(n: int) -> str:
+        if is_dying:
+            raise Died
+        return "bought"
+
+    def agent() -> Agent:
+        registry = RollbackToolRegistry()
+        registry.register("buy", lambda n: undone.append(n))
+        persistence = Persistence(store, rollback_tools=registry)
+
+        async def buys(ctx: RunContext, value: Any) -> Any:
+            async with ctx.llm.write_session() as session:
+                await session.call_tool("buy", {"n": 1})
+            return value
+
+        async def back(ctx: RunContext) -> None:
+            first = (await persistence.get_checkpoints("s"))[0]
+            await persistence.rollback_to_checkpoint(ctx, first.checkpoint_id)
+
+        graph = line_of(named("begin"), buys, once("back", back))
+        return agent_of(store, graph, features=[ChatMemory(store), persistence], tools=[buy])
+
+    await died(agent(), "q")
+    is_dying = False
+    await agent().run("q", "s")
+    assert undone == [1]
+
+
 async def test_compression_does_not_hide_what_is_to_be_undone(store: Store) -> None:
     """Between the checkpoint and the rollback the history may be compressed; undoing still happens."""
     shop = Shop()

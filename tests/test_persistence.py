@@ -46,6 +46,7 @@ from tenure.graph import BranchOutcome
 from tenure.graph_edges import on_condition
 from tenure.messages import Message
 from tenure.stores.base import Lease
+from tenure.stores.run_records import NewCheckpoint
 from tenure.testing import ManualClock, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -910,3 +911,51 @@ async def test_equal_calls_are_told_apart_while_one_is_tried_again(store: Store)
     is_dying = False
     assert (await agent("done").run("q", "s")).output == "done"
     assert keys == [keys[0], keys[1], keys[0]]
+
+
+async def test_a_branch_that_is_cancelled_while_it_is_saved(store: Store) -> None:
+    """What such a branch has logged takes no place of what the run says afterwards."""
+    saved = asyncio.Event()
+    save = store.save_checkpoint
+
+    async def slow(session_id: str, run_id: str, checkpoint: NewCheckpoint, **rest: Any) -> Any:
+        record = await save(session_id, run_id, checkpoint, **rest)
+        if checkpoint.node_path == "g/both/right":
+            saved.set()
+            await asyncio.sleep(10)
+        return record
+
+    def says(text: str) -> Callable[[RunContext, Any], Any]:
+        async def node(ctx: RunContext, value: Any) -> Any:
+            async with ctx.llm.write_session() as session:
+                session.append_prompt(assistant(text))
+            return value
+
+        node.__name__ = text
+        return node
+
+    def agent() -> Agent:
+        persistence = Persistence(store)
+
+        async def left(ctx: RunContext, value: Any) -> Any:
+            await saved.wait()
+            persistence.set_execution_point(ctx, "g/after", input=value)
+
+        graph = Graph[Any, Any]("g")
+        both = graph.parallel(
+            {"left": left, "right": says("right")}, name="both", merge=lambda found: found[0]
+        )
+        after, last = graph.node(says("after")), graph.node(says("last"))
+        graph.edge(graph.start, both)
+        graph.edge(both, after)
+        graph.edge(after, last)
+        graph.edge(last, graph.finish)
+        return agent_of(store, graph, features=[ChatMemory(store), persistence])
+
+    first = agent()
+    dies_after(first, "g/after")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "save_checkpoint", slow)
+        await died(first, "q")
+    await agent().run("q", "s")
+    assert [text for _, text in await said(store)] == ["after", "last"]

@@ -520,6 +520,20 @@ async def test_a_run_from_a_checkpoint_need_not_resume(store: Store) -> None:
     assert (await Persistence.run_from_checkpoint(agent, checkpoint)).output == "q a b"
 
 
+async def test_a_checkpoint_of_any_output_has_a_hash(store: Store) -> None:
+    """A checkpoint can be in a set, whatever the node has returned."""
+    persistence = Persistence(store)
+
+    def lists(ctx: RunContext, text: str) -> list[str]:
+        return [text]
+
+    agent = agent_of(store, line_of(lists, named("b")), features=[persistence])
+    dies_after(agent, "line/lists")
+    await died(agent, "q")
+    found = await persistence.get_checkpoints("s")
+    assert {Checkpoint.from_json(found[0].to_json())} == {*found}
+
+
 async def test_a_run_from_the_messages_of_a_checkpoint(store: Store) -> None:
     """With `"message_history"` the graph starts from its beginning with the checkpoint's messages."""
     graph = line_of(nodes.node_llm_request(), lambda ctx, reply: reply.text)

@@ -37,6 +37,7 @@ from tenure import (
     UsageError,
     UserMessage,
     assistant,
+    idempotency_key,
     tool,
     user,
 )
@@ -45,6 +46,7 @@ from tenure.graph import BranchOutcome
 from tenure.graph_edges import on_condition
 from tenure.messages import Message
 from tenure.stores.base import Lease
+from tenure.stores.run_records import NewCheckpoint
 from tenure.testing import ManualClock, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -248,6 +250,17 @@ async def test_require_wants_an_unfinished_run(store: Store) -> None:
     dies_after(other, "tool_loop/say")
     await died(other, "q")
     assert (await agent.run("q", "s")).output == "a1"
+
+
+async def test_require_answers_what_was_said_meanwhile(store: Store) -> None:
+    """With `resume="require"` a new input is answered after the run that was required."""
+    other = agent_of(store, None, "a1")
+    dies_after(other, "tool_loop/say")
+    await died(other, "q1")
+    features = [ChatMemory(store), Persistence(store, resume="require")]
+    result = await agent_of(store, None, "a1", "a2", features=features).run("q2", "s")
+    assert result.output == "a2"
+    assert [text for _, text in await said(store)] == ["q1", "a1", "q2", "a2"]
 
 
 async def test_an_unfinished_run_can_be_given_up(store: Store) -> None:
@@ -867,3 +880,82 @@ def _redacted(messages: list[Message]) -> list[Message]:
         for m in messages
         if isinstance(m, UserMessage | AssistantMessage)
     ]
+
+
+async def test_equal_calls_are_told_apart_while_one_is_tried_again(store: Store) -> None:
+    """Of two equal calls of one message, only the one that nobody knows the end of is made again."""
+    keys: list[str] = []
+    is_dying = True
+
+    @tool(on_unknown="retry")
+    async def pay(n: int) -> str:
+        """Pay."""
+        keys.append(idempotency_key())
+        if is_dying and len(keys) == 1:
+            await asyncio.sleep(0.1)
+            raise Died
+        return "paid"
+
+    def agent(*replies: AssistantMessage | str) -> Agent:
+        made = agent_of(store, None, *replies, tools=[pay])
+
+        @made.on_event
+        async def wait(event: Event) -> None:  # so that equal calls overtake each other
+            await asyncio.sleep(0.001)
+
+        _ = wait
+        return made
+
+    calls = [ToolCall(id=name, name="pay", args='{"n": 1}') for name in ("c1", "c2")]
+    await died(agent(assistant("", *calls)), "q")
+    is_dying = False
+    assert (await agent("done").run("q", "s")).output == "done"
+    assert keys == [keys[0], keys[1], keys[0]]
+
+
+async def test_a_branch_that_is_cancelled_while_it_is_saved(store: Store) -> None:
+    """What such a branch has logged takes no place of what the run says afterwards."""
+    saved = asyncio.Event()
+    save = store.save_checkpoint
+
+    async def slow(session_id: str, run_id: str, checkpoint: NewCheckpoint, **rest: Any) -> Any:
+        record = await save(session_id, run_id, checkpoint, **rest)
+        if checkpoint.node_path == "g/both/right":
+            saved.set()
+            await asyncio.sleep(10)
+        return record
+
+    def says(text: str) -> Callable[[RunContext, Any], Any]:
+        async def node(ctx: RunContext, value: Any) -> Any:
+            async with ctx.llm.write_session() as session:
+                session.append_prompt(assistant(text))
+            return value
+
+        node.__name__ = text
+        return node
+
+    def agent() -> Agent:
+        persistence = Persistence(store)
+
+        async def left(ctx: RunContext, value: Any) -> Any:
+            await saved.wait()
+            persistence.set_execution_point(ctx, "g/after", input=value)
+
+        graph = Graph[Any, Any]("g")
+        both = graph.parallel(
+            {"left": left, "right": says("right")}, name="both", merge=lambda found: found[0]
+        )
+        after, last = graph.node(says("after")), graph.node(says("last"))
+        graph.edge(graph.start, both)
+        graph.edge(both, after)
+        graph.edge(after, last)
+        graph.edge(last, graph.finish)
+        return agent_of(store, graph, features=[ChatMemory(store), persistence])
+
+    first = agent()
+    dies_after(first, "g/after")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "save_checkpoint", slow)
+        await died(first, "q")
+    await agent().run("q", "s")
+    assert [text for _, text in await said(store)] == ["after", "last"]

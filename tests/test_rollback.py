@@ -182,6 +182,39 @@ async def test_a_call_that_failed_is_not_undone(store: Store) -> None:
     assert shop.did == ["buy13", "buy13"]
 
 
+async def test_a_call_of_unknown_end_is_undone(store: Store) -> None:
+    """A call that may have taken effect is undone, also after the model was told that nobody knows."""
+    undone: list[int] = []
+    is_dying = True
+
+    async def buy(n: int) -> str:
+        if is_dying:
+            raise Died
+        return "bought"
+
+    def agent() -> Agent:
+        registry = RollbackToolRegistry()
+        registry.register("buy", lambda n: undone.append(n))
+        persistence = Persistence(store, rollback_tools=registry)
+
+        async def buys(ctx: RunContext, value: Any) -> Any:
+            async with ctx.llm.write_session() as session:
+                await session.call_tool("buy", {"n": 1})
+            return value
+
+        async def back(ctx: RunContext) -> None:
+            first = (await persistence.get_checkpoints("s"))[0]
+            await persistence.rollback_to_checkpoint(ctx, first.checkpoint_id)
+
+        graph = line_of(named("begin"), buys, once("back", back))
+        return agent_of(store, graph, features=[ChatMemory(store), persistence], tools=[buy])
+
+    await died(agent(), "q")
+    is_dying = False
+    await agent().run("q", "s")
+    assert undone == [1]
+
+
 async def test_compression_does_not_hide_what_is_to_be_undone(store: Store) -> None:
     """Between the checkpoint and the rollback the history may be compressed; undoing still happens."""
     shop = Shop()
@@ -472,6 +505,33 @@ async def test_a_run_from_a_checkpoint(store: Store, has_persistence: bool) -> N
     result = await Persistence.run_from_checkpoint(agent, checkpoint, "q2", "other")
     assert result.output == "a2 q2"
     assert [text for _, text in await said(store, "other")] == ["q1", "a1", "q2", "a2"]
+
+
+async def test_a_run_from_a_checkpoint_need_not_resume(store: Store) -> None:
+    """With `resume="require"` a run can be started from a checkpoint all the same."""
+    persistence = Persistence(store, resume="require")
+    other = agent_of(store, line_of(named("a"), named("b")))
+    dies_after(other, "line/a")
+    await died(other, "q")
+    features = [ChatMemory(store), persistence]
+    agent = agent_of(store, line_of(named("a"), named("b")), features=features)
+    checkpoint = await persistence.get_latest_checkpoint("s")
+    assert checkpoint is not None
+    assert (await Persistence.run_from_checkpoint(agent, checkpoint)).output == "q a b"
+
+
+async def test_a_checkpoint_of_any_output_has_a_hash(store: Store) -> None:
+    """A checkpoint can be in a set, whatever the node has returned."""
+    persistence = Persistence(store)
+
+    def lists(ctx: RunContext, text: str) -> list[str]:
+        return [text]
+
+    agent = agent_of(store, line_of(lists, named("b")), features=[persistence])
+    dies_after(agent, "line/lists")
+    await died(agent, "q")
+    found = await persistence.get_checkpoints("s")
+    assert {Checkpoint.from_json(found[0].to_json())} == {*found}
 
 
 async def test_a_run_from_the_messages_of_a_checkpoint(store: Store) -> None:

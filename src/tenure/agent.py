@@ -239,6 +239,7 @@ class AgentBase(ABC, Generic[S]):
             checked_session_id(session_id)
         features = tuple(self._features if features is None else features)
         handlers = [*self._handlers, *([streaming_to] if streaming_to is not None else [])]
+        is_follow_up = False
         while True:
             ctx = RunContext(
                 session_id=session_id,
@@ -259,9 +260,11 @@ class AgentBase(ABC, Generic[S]):
                 long_write_session_s=self._long_write_session_s,
                 clock=self._clock,
             )
+            ctx.is_follow_up = is_follow_up
             result = await performed(ctx)
             if ctx.follow_up is None:
                 return result
+            is_follow_up = True
 
 
 class Agent(AgentBase[Strategy]):

@@ -7,8 +7,9 @@ goes on behind its last node, and when that leads into a subgraph or to branches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Resumption:
 
     def __init__(self, points: Iterable[Point]) -> None:
         """Take the points, in any order."""
-        self._points = sorted(points, key=lambda point: point.version)
+        self._points = sorted(points, key=lambda point: (point.is_forced, point.version))
 
     def last_in(self, scope: str, position: int) -> Point | None:
         """Return the last point directly in a scope that is later than a version; a forced one once."""
@@ -69,14 +70,18 @@ class Resumption:
     def name_within(self, scope: str, position: int) -> str | None:
         """Return the node of a scope in or behind which a later point is, if there is one."""
         prefix = f"{scope}/" if scope else ""
-        for point in reversed(self._points):
-            if point.path.startswith(prefix) and (point.is_forced or point.version > position):
+        for point in self._later_than(position):
+            if point.path.startswith(prefix):
                 return point.path.removeprefix(prefix).partition("/")[0]
         return None
 
+    def _later_than(self, position: int) -> Iterator[Point]:
+        """The points that are later than a version, and forced ones; the last first."""
+        return takewhile(lambda p: p.is_forced or p.version > position, reversed(self._points))
+
     def _taken(self, is_wanted: Callable[[Point], bool], position: int) -> Point | None:
-        for point in reversed(self._points):
-            if is_wanted(point) and (point.is_forced or point.version > position):
+        for point in self._later_than(position):
+            if is_wanted(point):
                 if point.is_forced:
                     self._points.remove(point)
                 return point

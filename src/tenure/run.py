@@ -77,6 +77,7 @@ class RunContext:
         revision: That of the conversation whose history the run continues; None for the present one.
         as_stored: The ids of the messages of the history that are in the store as the run was shown them.
         follow_up: What was said to a run that turned out to be an earlier one: it is answered after it.
+        is_follow_up: Whether this is the run in which such an input is answered.
         ends_in: A store that has what the run needs to be resumed until it ends; None if none has.
         is_resumable: Whether the next run goes on with this one, should it fail.
         node_path: The names of the graph and the nodes that are being executed, from the outside in.
@@ -117,6 +118,7 @@ class RunContext:
         self.revision: int | None = None
         self.as_stored: frozenset[str] = frozenset()
         self.follow_up: str | None = None
+        self.is_follow_up = False
         self.ends_in: CheckpointStore | None = None
         self.is_resumable = False
         self.node_path: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class Checkpoint:
     node_path: str
     created_at: datetime
     input: str
-    output: Json = None
+    output: Json = field(default=None, hash=False)
     messages: tuple[Message, ...] = ()
     values: Mapping[str, Json] = field(default_factory=dict[str, Json], hash=False)
     usage: Usage = field(default_factory=Usage)

@@ -71,6 +71,7 @@ class Journal:
     turn: asyncio.Lock = field(init=False, repr=False, default_factory=asyncio.Lock)
     _log: list[Message] = field(init=False, repr=False, default_factory=list[Message])
     _shelf: Shelf | None = field(init=False, repr=False, default=None)  # once the history is there
+    _is_in_doubt: bool = field(init=False, repr=False, default=False)  # what the store has logged
     _initial: list[str] | None = field(init=False, repr=False, default=None)
 
     # --- reading ---
@@ -84,13 +85,17 @@ class Journal:
         records = await self.records()
         for record in records:
             checked_format(_state_of(record))
+        await self._read_log()
+        if records:
+            self._initial = cast("list[str]", _state_of(records[-1])["initial"])
+        return records
+
+    async def _read_log(self) -> None:
         if isinstance(self.store, RunStore):
             entries = await self.store.run_entries(self.session_id, self.record.run_id)
             self._log = [entry.message for entry in entries]
             self._shelf = None
-        if records:
-            self._initial = cast("list[str]", _state_of(records[-1])["initial"])
-        return records
+        self._is_in_doubt = False
 
     async def records(self) -> list[CheckpointRecord]:
         """The run's checkpoints, by version."""
@@ -155,12 +160,15 @@ class Journal:
         async with self.turn:
             if ctx.is_rewound:
                 raise Rewound
+            if self._is_in_doubt:
+                await self._read_log()
             shelf, new = self._place(ctx), list[Message]()
             before = cast("tuple[Laid, Laid]", ctx.storage.get(self, (Laid(), Laid())))
             prompt = shelf.lay(ctx.llm.prompt.messages, before[0], new)
             dropped = shelf.lay(ctx.llm.dropped, before[1], new)
             state["messages"] = shelf.written(prompt, in_full=self.options.in_full)
             state["dropped"] = shelf.written(dropped, in_full=self.options.in_full)
+            self._is_in_doubt = True  # a branch can be cancelled while this is being written
             record = await self.store.save_checkpoint(
                 self.session_id,
                 self.record.run_id,
@@ -175,6 +183,7 @@ class Journal:
                 lease=self.lease,
             )
             shelf.logged(new)
+            self._is_in_doubt = False
         ctx.storage[self] = (prompt, dropped)
         ctx.position = record.version
         return record

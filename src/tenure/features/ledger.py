@@ -75,6 +75,9 @@ class Ledger:
     types: Sequence[type] = ()
     undo: RollbackToolRegistry | None = None
     _known: list[CallRecord] = field(init=False, repr=False, default_factory=list[CallRecord])
+    _again: list[tuple[PlacedCall, CallRecord]] = field(
+        init=False, repr=False, default_factory=list[tuple[PlacedCall, CallRecord]]
+    )  # calls that are about to be tried again
 
     async def read(self) -> None:
         """Take the calls that the run may make again from the store, and undo what is to be undone.
@@ -106,21 +109,20 @@ class Ledger:
         if found.outcome is not None:
             self._known.remove(found)
             return self._outcome(found, by_code=not placed.origin)
+        self._known.remove(found)  # so that an equal call is not taken for it meanwhile
         if placed.tool is not None and placed.tool.on_unknown == "retry":
+            self._again.append((placed, found))
             return None
-        self._known.remove(found)
         outcome = _unknown(placed.call.name)
-        await self._finish(found.number, outcome)
+        await self._finish(found.number, outcome, is_known=False)
         return outcome
 
     async def execute(
         self, ctx: RunContext, placed: PlacedCall, execute: ToolExecution
     ) -> ToolOutcome:
         """Run a tool, and write down that it runs and what has come of it."""
-        found = self._found(ctx, placed)  # of a call that is tried again
-        if found is not None:
-            self._known.remove(found)
-        else:
+        found = self._tried_again(placed)
+        if found is None:
             new = _new_call(ctx, placed)
             found = await self.store.begin_call(self.session_id, self.run_id, new, lease=self.lease)
         with calling(self._key(found)):
@@ -135,12 +137,19 @@ class Ledger:
         same = (r for r in self._known if _what(r.call) == _what(new))
         return next(same, None)
 
-    async def _finish(self, number: int, outcome: ToolOutcome) -> None:
+    def _tried_again(self, placed: PlacedCall) -> CallRecord | None:
+        for place, (other, record) in enumerate(self._again):
+            if other is placed:
+                del self._again[place]
+                return record
+        return None
+
+    async def _finish(self, number: int, outcome: ToolOutcome, *, is_known: bool = True) -> None:
         await self.store.end_call(
             self.session_id,
             self.run_id,
             number,
-            outcome=json.dumps(self._written(outcome)),
+            outcome=json.dumps(self._written(outcome) | ({} if is_known else {"is_unknown": True})),
             lease=self.lease,
         )
 
@@ -162,9 +171,14 @@ class Ledger:
         what = f"The outcome of the tool {record.call.tool!r}"
         return cast("ToolOutcome", from_recorded(written["outcome"], what, types=self.types))
 
+    def _has_failed(self, record: CallRecord) -> bool:
+        """Whether a call is known to have come to an error, so that it has taken no effect."""
+        is_unknown = "is_unknown" in json.loads(record.outcome or "")
+        return not is_unknown and self._outcome(record, by_code=False).is_error
+
     async def _undone(self, record: CallRecord) -> None:
         undo = self.undo.get(record.call.tool) if self.undo is not None else None
-        is_void = record.outcome is not None and self._outcome(record, by_code=False).is_error
+        is_void = record.outcome is not None and self._has_failed(record)
         if undo is not None and not is_void:
             with calling(self._key(record)):
                 outcome = await undo.execute(_args_of(record))

@@ -220,7 +220,10 @@ class Persistence(ExecutionPoints):
         store = await self._opened(ctx, storage, place)
         lease = held.lease if held.store is store else None
         record = await self._unfinished(ctx, store, lease)
-        if self._resume == "require" and record is None:
+        is_free = (
+            ctx.is_follow_up or ctx.resumption is not None
+        )  # what was wanted is done, or begins
+        if self._resume == "require" and record is None and not is_free:
             raise NothingToResumeError(
                 f"There is no unfinished run of the agent {ctx.owner.agent_id!r} in the conversation "
                 f"{ctx.session_id!r}, and resume='require'."

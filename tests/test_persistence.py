@@ -137,6 +137,29 @@ async def test_a_loop_goes_on_in_its_round(store: Store) -> None:
     assert (result.output, done) == (2, ["a0", "b0", "a1", "b1", "a2", "b2"])
 
 
+async def test_a_graph_that_a_function_calls_is_part_of_its_node(store: Store) -> None:
+    """A node whose function calls a graph, however often, is executed again as a whole."""
+    inner = line_of(named("x"), named("y"), name="inner")
+
+    async def each(ctx: RunContext, text: str) -> list[str]:
+        return [await inner(ctx, number) for number in "123"]
+
+    dying = agent_of(store, line_of(each))
+    seen = 0
+
+    @dying.on_event
+    def die(event: Event) -> None:
+        nonlocal seen
+        seen += isinstance(event, NodeCompleted) and event.path == "line/each/x"
+        if seen == 2:
+            raise Died
+
+    _ = die
+    await died(dying, "go")
+    result = await agent_of(store, line_of(each)).run("go", "s")
+    assert result.output == ["1 x y", "2 x y", "3 x y"]
+
+
 async def test_the_default_strategy_is_resumed(store: Store) -> None:
     """The tool loop goes on where it was, with an answer of any type, and no tool runs again."""
     ran: list[int] = []
@@ -148,7 +171,7 @@ async def test_the_default_strategy_is_resumed(store: Store) -> None:
         return 2 * n
 
     call = assistant(ToolCall(id="c", name="double", args='{"n": 2}'))
-    options = {"tools": [double], "output_type": Answer, "system_prompt": "Be brief."}
+    options: dict[str, Any] = {"tools": [double], "output_type": Answer, "system_prompt": "Hi."}
     first = agent_of(store, None, call, ModelRequestError("down"), **options)
     with pytest.raises(ModelRequestError):
         await first.run("twice two?", "s")
@@ -156,6 +179,12 @@ async def test_the_default_strategy_is_resumed(store: Store) -> None:
     result = await second.run("twice two?", "s")
     assert (result.output, ran) == (Answer(4), [2])
     assert [role for role, _ in await said(store)] == ["user", "assistant", "tool", "assistant"]
+    options["output_type"] = list[Answer] | None
+    listing = agent_of(store, None, '{"result": [{"value": 5}]}', **options)
+    dies_after(listing, "tool_loop/ask")
+    await died(listing, "which?")
+    assert (await agent_of(store, None, **options).run("which?", "s")).output == [Answer(5)]
+    options["output_type"] = Answer
     third = agent_of(store, None, '{"value": 5}', **options)
     dies_after(third, "tool_loop/ask")
     await died(third, "and?")
@@ -457,6 +486,43 @@ async def test_dying_between_two_stores(store: Store) -> None:
     assert [text for _, text in await said(store)] == ["q1", "a1", "q2", "a2"]
     contents = [memory.content for memory in await again.memory.list(order="asc")]
     assert contents == ["q1", "a1", "q2", "a2"]
+
+
+async def test_others_in_another_store(store: Store) -> None:
+    """Also with two stores, what others append between a death and the resumption stays (C08)."""
+    checkpoints = InMemoryStore()
+
+    def agent(*replies: Any) -> Agent:
+        features = [ChatMemory(store), Persistence(checkpoints)]
+        return agent_of(store, None, *replies, features=features)
+
+    await agent("a1").run("q1", "s")
+    dying = agent("a2")
+    dies_after(dying, "tool_loop/ask")
+    await died(dying, "q2")
+    await store.append("s", [user("note of another")])
+    await agent().run("q2", "s")
+    texts = [text for _, text in await said(store)]
+    assert texts == ["q1", "a1", "note of another", "q2", "a2"]
+
+
+async def test_checkpoints_show_what_the_run_was_shown(store: Store) -> None:
+    """What a filter hid from the run is in none of its checkpoints, and does not come back."""
+
+    def agent(*replies: Any) -> tuple[Agent, Persistence]:
+        memory = ChatMemory(store).filter_messages(lambda m: "secret" not in m.text)
+        persistence = Persistence(store)
+        return agent_of(store, None, *replies, features=[memory, persistence]), persistence
+
+    await store.append("s", [user("one"), user("secret"), user("two")])
+    dying, persistence = agent("a")
+    dies_after(dying, "tool_loop/ask")
+    await died(dying, "q")
+    (_, last) = await persistence.get_checkpoints("s")
+    assert [m.text for m in last.messages] == ["one", "two", "q", "a"]
+    again, _ = agent()
+    await again.run("q", "s")
+    assert [text for _, text in await said(store)] == ["one", "secret", "two", "q", "a"]
 
 
 async def test_without_chat_memory(store: Store) -> None:

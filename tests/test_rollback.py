@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -316,6 +317,32 @@ async def test_a_rollback_out_of_a_branch(store: Store) -> None:
     assert shop.did == ["buy1", "unbuy1", "buy1", "send2"]
 
 
+async def test_branches_at_work_are_over_before_anything_is_undone(store: Store) -> None:
+    """What a branch did while another one asked to go back is undone, too, and then done once."""
+    shop = Shop()
+
+    async def back(ctx: RunContext) -> None:
+        await persistence.rollback_to_checkpoint(
+            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
+        )
+        await asyncio.sleep(0.05)
+
+    async def slowly(ctx: RunContext, value: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await shop.calls("buy", 1)(ctx, value)
+
+    graph = Graph[Any, Any]("g")
+    first = graph.node(named("first"))
+    branches = {"a": once("back", back), "b": line_of(slowly, once("rest", lambda _: None))}
+    wide = graph.parallel(branches, name="wide", merge=lambda outcomes: len(outcomes))
+    graph.edge(graph.start, first)
+    graph.edge(first, wide)
+    graph.edge(wide, graph.finish)
+    agent, persistence = shop.agent(store, graph)
+    assert (await agent.run("go", "s")).output == 2
+    assert shop.did == ["buy1", "unbuy1", "buy1"]
+
+
 async def test_a_rollback_survives_the_process(store: Store) -> None:
     """A run that was taken back and then dies goes on from there, and not from where it was before."""
     did: list[str] = []
@@ -324,11 +351,12 @@ async def test_a_rollback_survives_the_process(store: Store) -> None:
         await persistence.rollback_to_checkpoint(
             ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
         )
-        raise Died
 
     def noting(name: str) -> Callable[[RunContext, Any], Any]:
         def node(ctx: RunContext, value: Any) -> Any:
             did.append(name)
+            if did == ["one", "two", "three", "two"]:
+                raise Died
             return value
 
         node.__name__ = name
@@ -339,7 +367,7 @@ async def test_a_rollback_survives_the_process(store: Store) -> None:
     await died(agent, "go")
     again, persistence = Shop().agent(store, line_of(*steps))
     await again.run("go", "s")
-    assert did == ["one", "two", "three", "two", "three"]
+    assert did == ["one", "two", "three", "two", "two", "three"]
 
 
 async def test_going_back_to_the_messages_only(store: Store) -> None:
@@ -400,6 +428,80 @@ async def test_without_automatic_checkpoints(store: Store) -> None:
     again, persistence = Shop().agent(store, graph, automatic=False)
     assert (await again.run("go", "s")).output == "go!"
     assert did == ["one", "two", "three", "three", "four"]
+
+
+@pytest.mark.parametrize("keep_last", [None, 1])
+async def test_a_checkpoint_in_a_subgraph_is_enough(store: Store, keep_last: int | None) -> None:
+    """A run goes on inside of a subgraph also when no checkpoint says how it came there."""
+    did: list[str] = []
+
+    def noting(name: str, *, saves: bool = False) -> Callable[[RunContext, Any], Any]:
+        async def node(ctx: RunContext, value: Any) -> Any:
+            did.append(name)
+            if saves:
+                await persistence.create_checkpoint(ctx, value)
+            return value
+
+        node.__name__ = name
+        return node
+
+    outer = Graph[Any, Any]("outer")
+    first = outer.node(noting("first"))
+    inner = outer.subgraph(line_of(noting("a", saves=True), noting("b")), name="inner")
+    outer.edge(outer.start, first)
+    outer.edge(first, inner)
+    outer.edge(inner, outer.finish)
+    options: dict[str, Any] = {"automatic": False, "keep_last": keep_last}
+    agent, persistence = Shop().agent(store, outer, **options)
+    dies_after(agent, "outer/inner/b")
+    await died(agent, "go")
+    again, persistence = Shop().agent(store, outer, **options)
+    assert (await again.run("go", "s")).output == "go"
+    assert did == ["first", "a", "b", "b"]
+
+
+async def test_dying_where_one_was_sent_to(store: Store) -> None:
+    """A run that was sent into a subgraph, or started there, and dies in it goes on in it."""
+    did: list[str] = []
+
+    def jump(ctx: RunContext) -> None:
+        persistence.set_execution_point(ctx, "outer/inner/b", input="x")
+
+    def noting(name: str) -> Callable[[RunContext, Any], Any]:
+        def node(ctx: RunContext, value: Any) -> Any:
+            did.append(name)
+            return value
+
+        node.__name__ = name
+        return node
+
+    def graph() -> Graph[Any, Any]:
+        outer = Graph[Any, Any]("outer")
+        first = outer.node(once("first", jump))
+        between = outer.node(noting("between"))
+        steps = (noting("a"), noting("b"), noting("c"))
+        inner = outer.subgraph(line_of(*steps), name="inner")
+        outer.edge(outer.start, first)
+        outer.edge(first, between)
+        outer.edge(between, inner)
+        outer.edge(inner, outer.finish)
+        return outer
+
+    agent, persistence = Shop().agent(store, graph())
+    dies_after(agent, "outer/inner/b")
+    await died(agent, "go")
+    checkpoint = await persistence.get_latest_checkpoint("s")
+    assert checkpoint is not None
+    again, persistence = Shop().agent(store, graph())
+    assert (await again.run("go", "s")).output == "x"
+    assert did == ["b", "c"]
+    started, persistence = Shop().agent(store, graph())
+    dies_after(started, "outer/inner/c")
+    with pytest.raises(Died):
+        await Persistence.run_from_checkpoint(started, checkpoint)
+    again, persistence = Shop().agent(store, graph())
+    assert (await again.run("go", "s")).output == "x"
+    assert did == ["b", "c", "c"]
 
 
 async def test_checkpoints_are_made_in_nodes_of_saved_runs(store: Store) -> None:

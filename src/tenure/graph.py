@@ -21,7 +21,7 @@ from tenure.errors import InvalidValueError, StuckInNodeError, UnknownNodeError
 from tenure.graph_edges import NO_MATCH, Step
 from tenure.parallel import mapped
 from tenure.run import RunContext
-from tenure.run_nodes import check_way, resumed_branch, resumed_in
+from tenure.run_nodes import resumed_branch, resumed_in, way_on
 from tenure.signatures import awaited
 from tenure.tool_selection import ToolSelection, checked_selection, offering
 
@@ -119,6 +119,8 @@ class Graph(Generic[I, O]):
     _graphs: dict[str, Graph[Any, Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise InvalidValueError(f"{self.name!r} cannot name a graph; leave the slash out.")
         self.start, self.finish = Node(START, _same), Node(FINISH, _same)
         self._nodes, self._graphs = {START: self.start, FINISH: self.finish}, {}
 
@@ -155,6 +157,8 @@ class Graph(Generic[I, O]):
             )
         made: Node[Any, Any] = Node(chosen, function)
         self._nodes[chosen] = made
+        if isinstance(function, Graph):
+            self._graphs[chosen] = cast("Graph[Any, Any]", function)
         return made
 
     def edge(self, source: Node[Any, Any], target: Node[Any, Any], *steps: Step) -> None:
@@ -228,9 +232,9 @@ class Graph(Generic[I, O]):
         Raises:
             InvalidValueError: There is no branch, or the name is taken.
         """
-        if not branches:
+        if not branches or any(not branch or "/" in branch for branch in branches):
             raise InvalidValueError(
-                "Parallel branches need at least one; give a name and a function."
+                f"The branches {[*branches]} need at least one, and names without a slash."
             )
 
         async def one(item: tuple[str, RunContext, object]) -> BranchOutcome[Any]:
@@ -239,6 +243,8 @@ class Graph(Generic[I, O]):
             if resumed is not None:
                 return BranchOutcome(name=branch, output=resumed[1], ctx=own)
             work = partial(branches[branch], own, value)
+            if isinstance(branches[branch], Graph):
+                own.enterable = own.branch_path
             output = await own.execute_node(branch, value, work, counts=False)
             return BranchOutcome(name=branch, output=output, ctx=own)
 
@@ -267,17 +273,22 @@ class Graph(Generic[I, O]):
             UnknownNodeError: The run is resumed at a node that the graph has not.
             Exception: Whatever a node has raised.
         """
-        around = ctx.node_path
+        around, was_opaque = ctx.node_path, ctx.is_opaque
+        # What a node's function calls is a part of that node, as often as it calls it.
+        ctx.is_opaque = was_opaque or around not in ((), ctx.enterable)
+        ctx.enterable = ()
         ctx.node_path = around or (self.name,)  # inside of another graph the node has its name
         try:
             node, passed = await self._entered(ctx, value)
             while node is not self.finish:
                 work = partial(node.function, ctx, passed)
+                if node.name in self._graphs:
+                    ctx.enterable = (*ctx.node_path, node.name)
                 output = await ctx.execute_node(node.name, passed, work, counts=self.counts_nodes)
                 node, passed = await self._next(ctx, node, output)
             return cast("O", passed)
         finally:
-            ctx.node_path = around
+            ctx.node_path, ctx.is_opaque = around, was_opaque
 
     async def _entered(self, ctx: RunContext, value: object) -> tuple[Node[Any, Any], object]:
         """The first node to execute, and its input: behind the start, or where the run is resumed."""
@@ -294,11 +305,11 @@ class Graph(Generic[I, O]):
                     f"The run cannot be resumed: the graph has no node {point.path!r}; there are "
                     f"{names}. Give it its name back, or begin anew with resume='never'."
                 )
-            node, passed = (
-                (known, passed) if point.is_input else await self._next(ctx, known, passed)
-            )
-        check_way(ctx, scope, node.name)
-        return node, passed
+            if point.is_input:
+                node = known
+            else:
+                node, passed = await self._next(ctx, known, passed)
+        return self._nodes[way_on(ctx, scope, node.name, self._graphs)], passed
 
     async def _next(
         self, ctx: RunContext, node: Node[Any, Any], value: object

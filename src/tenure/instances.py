@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from tenure.errors import InvalidValueError
 from tenure.scalars import InexactError, full_name
@@ -27,6 +27,24 @@ _DEFAULTS = "$defaults"
 def is_supported(cls: type) -> bool:
     """Whether instances of the class can be taken apart and put together."""
     return is_enum(cls) or _is_model(cls) or _is_named_tuple(cls) or is_dataclass(cls)
+
+
+def classes_in(annotation: object) -> list[type]:
+    """The classes whose instances a value of a type can hold, at any depth, each once."""
+    found: list[type] = []
+
+    def visit(each: object) -> None:
+        if isinstance(each, type) and each not in found and is_supported(each):
+            found.append(each)
+            if not is_enum(each):
+                with suppress(Exception):  # of a hint that names what is not there
+                    for hint in get_type_hints(each).values():
+                        visit(hint)
+        for argument in get_args(each):
+            visit(argument)
+
+    visit(annotation)
+    return found
 
 
 def is_enum(cls: type) -> bool:

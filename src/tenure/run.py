@@ -51,7 +51,8 @@ class _Shared:
     usage: Usage = field(default_factory=Usage)
     held: Holding = field(default_factory=Holding)
     resumption: Resumption | None = None
-    is_rewound: bool = False  # to where the resumption says, as soon as a node has returned
+    is_rewound: bool = False  # to where `prepare` says, as soon as a node has returned
+    prepare: Callable[[], Awaitable[Resumption | None]] | None = None
 
 
 class RunContext:
@@ -70,12 +71,11 @@ class RunContext:
         owner: Whose run it is: the agent and perhaps its user.
         system_prompt: The agent's own, or None.
         stored: What came of storing the run's messages; None before the end, or without a store.
-        kept: The conversation as pre-processors have left it for a provider that is no store, with what
-            windows hid of it; None before the end, or without one.
+        kept: The conversation as it was given to a provider that is no store, with what windows hid.
         features: The agent's features, in the order of their hooks.
         strategy: What works on the input.
         revision: That of the conversation whose history the run continues; None for the present one.
-        as_stored: The ids of the messages of the history that are in the store as the run was shown them.
+        as_stored: The history as it is in the store; pre-processors may show the run less, or other words.
         follow_up: What was said to a run that turned out to be an earlier one: it is answered after it.
         is_follow_up: Whether this is the run in which such an input is answered.
         ends_in: A store that has what the run needs to be resumed until it ends; None if none has.
@@ -84,6 +84,8 @@ class RunContext:
         branch_path: The same up to the parallel branch that this context is of; empty outside of those.
         position: The version of the last checkpoint of what led here; 0 for the beginning.
         calls_of_code: How often the node has made which tool call.
+        enterable: The path of the graph that may be resumed when it is called next.
+        is_opaque: Whether this is in a graph that a node's function has called: a part of that node.
     """
 
     def __init__(
@@ -116,15 +118,17 @@ class RunContext:
         self.strategy = strategy
         self.features = features
         self.revision: int | None = None
-        self.as_stored: frozenset[str] = frozenset()
+        self.as_stored: tuple[Message, ...] = ()
         self.follow_up: str | None = None
         self.is_follow_up = False
         self.ends_in: CheckpointStore | None = None
         self.is_resumable = False
         self.node_path: tuple[str, ...] = ()
         self.branch_path: tuple[str, ...] = ()
+        self.enterable: tuple[str, ...] = ()
         self.position = 0
         self.calls_of_code: Counter[ToolCall] = Counter()
+        self.is_opaque = False
         self.tools = tools
         self.on_busy: OnBusy = on_busy
         self.output_schema = output_schema
@@ -177,8 +181,7 @@ class RunContext:
             or (m.id != own.id and m.parts != own.parts)
         ]
         self._history_ids = frozenset(m.id for m in kept) | {own.id if own is not None else ""}
-        originals = {message.id: message for message in stored}
-        self.as_stored = frozenset(m.id for m in kept if originals.get(m.id) is m)
+        self.as_stored = tuple(stored)
         messages = kept if own is None else [own, *kept]
         self.llm.reset(self.llm.prompt.copy(messages=messages))
 
@@ -230,39 +233,35 @@ class RunContext:
         return await held.take(turns, self.session_id, holder=self.run_id, on_busy=self.on_busy)
 
     async def release(self) -> None:
-        """Let the next run of the conversation in, wherever it was held."""
+        """Let the next run of the conversation in."""
         await self._shared.held.release()
 
     # --- going on where a run was ---
 
     @property
     def resumption(self) -> Resumption | None:
-        """How far the run had come when it was resumed or taken back; else None."""
+        """How far the run had come, if it was resumed or taken back."""
         return self._shared.resumption
 
     @property
     def is_rewound(self) -> bool:
-        """Whether the run goes on from another place as soon as a node has returned."""
+        """Whether `rewind` was called and is to be heeded."""
         return self._shared.is_rewound
 
     def resume(self, run_id: str, text: str, resumption: Resumption | None) -> None:
         """Become a run that had not ended. Only in a feature's `before_run`.
 
-        Args:
-            run_id: That run.
-            text: Its input.
-            resumption: How far it had come; None to begin again.
+        `resumption` is how far it had come; None to begin again.
         """
         self.run_id, self.input = run_id, text
         self._shared.resumption = resumption
 
-    def rewind(self, resumption: Resumption | None) -> None:
-        """Have the run go on from another place as soon as the node that is being executed returns.
+    def rewind(self, prepare: Callable[[], Awaitable[Resumption | None]]) -> None:
+        """Have the run go on where `prepare` says (None: the beginning) as soon as a node returns.
 
-        Args:
-            resumption: Where; None for the beginning.
+        It is called when nothing of the strategy is at work any more.
         """
-        self._shared.resumption, self._shared.is_rewound = resumption, True
+        self._shared.prepare, self._shared.is_rewound = prepare, True
 
     def restore(
         self, *, messages: Sequence[Message], dropped: Sequence[Message], initial: Iterable[str]
@@ -286,13 +285,15 @@ class RunContext:
         """Take down what there is before the strategy works."""
         self._beginning = (self.llm.prompt, self.llm.dropped, dict(self.storage))
 
-    def begin_again(self) -> None:
-        """Go back to that."""
+    async def begin_again(self) -> None:
+        """Go back to that, and from there to where the run is to go on."""
+        if self._shared.prepare is not None:
+            self._shared.resumption = await self._shared.prepare()
         prompt, dropped, storage = self._beginning
         self.llm.restore(prompt.messages, dropped)
         self.storage = dict(storage)
         self.node_path, self.branch_path, self.position = (), (), 0
-        self._shared.is_rewound = False
+        self.enterable, self.is_opaque, self._shared.is_rewound = (), False, False
 
     # --- tools and nodes ---
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from tenure.errors import UnknownNodeError, UsageError
@@ -37,9 +37,12 @@ async def carried_out(ctx: RunContext, strategy: Strategy) -> object:
                     f"The strategy {strategy!r} is no async function; write it with async def, or "
                     "use tenure.sync.Agent."
                 )
-            return await working
+            output = await working
+            if not ctx.is_rewound:
+                return output
         except Rewound:
-            ctx.begin_again()
+            pass
+        await ctx.begin_again()  # nothing of the strategy is at work any more
 
 
 async def executed(
@@ -72,7 +75,7 @@ def resumed_in(ctx: RunContext, scope: str) -> tuple[Point, object] | None:
     Raises:
         UnknownNodeError: The run was in a graph of another name.
     """
-    if ctx.resumption is None:
+    if ctx.resumption is None or ctx.is_opaque:
         return None
     known = None if "/" in scope else ctx.resumption.name_within("", ctx.position)
     if known not in (None, scope):
@@ -85,26 +88,29 @@ def resumed_in(ctx: RunContext, scope: str) -> tuple[Point, object] | None:
 
 def resumed_branch(ctx: RunContext, path: str) -> tuple[Point, object] | None:
     """The output of a parallel branch that had returned already; None if it had not."""
-    if ctx.resumption is None:
+    if ctx.resumption is None or ctx.is_opaque:
         return None
     return _restored(ctx, ctx.resumption.last_at(path, ctx.position))
 
 
-def check_way(ctx: RunContext, scope: str, name: str) -> None:
-    """Check that a graph goes on where the run was, if that is inside of one of its nodes.
+def way_on(ctx: RunContext, scope: str, name: str, subgraphs: Container[str]) -> str:
+    """The node with which a graph goes on: this one, or the subgraph in which the run was.
+
+    The two differ when no checkpoint says that the run had come to the subgraph.
 
     Raises:
-        UnknownNodeError: It goes on with another node.
+        UnknownNodeError: The run was in a node that is no subgraph.
     """
-    if ctx.resumption is None:
-        return
-    known = ctx.resumption.name_within(scope, ctx.position)
-    if known is not None and known != name:
-        raise UnknownNodeError(
-            f"The run cannot be resumed: it was in the node '{scope}/{known}', and the graph goes on "
-            f"with '{scope}/{name}' now. Was the graph changed, or does an edge depend on something "
-            "that is not saved? Change it back, or begin anew with resume='never'."
-        )
+    known = None
+    if ctx.resumption is not None and not ctx.is_opaque:
+        known = ctx.resumption.name_within(scope, ctx.position)
+    if known is None or known == name or known in subgraphs:
+        return known or name
+    raise UnknownNodeError(
+        f"The run cannot be resumed: it was in the node '{scope}/{known}', and the graph goes on with "
+        f"'{scope}/{name}' now. Was the graph changed, or does an edge depend on something that is not "
+        "saved? Change it back, or begin anew with resume='never'."
+    )
 
 
 def _restored(ctx: RunContext, point: Point | None) -> tuple[Point, object] | None:

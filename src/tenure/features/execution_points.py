@@ -1,8 +1,8 @@
 """What the code of a run can do with its checkpoints: make one, go back to one, go somewhere else.
 
-`persistence.py` has the rest. Going back or elsewhere happens when the node that asks for it has returned:
-what it returns is let go, parallel branches that are at work are cancelled, and the strategy starts again
-and goes to the place that was asked for.
+`persistence.py` has the rest. Going back or elsewhere happens when the node that asks for it has returned,
+or one in a branch beside it: what it returns is let go, parallel branches that are at work are cancelled,
+and when nothing is at work any more, the strategy starts again and goes to the place that was asked for.
 """
 
 from __future__ import annotations
@@ -78,8 +78,11 @@ class ExecutionPoints(Feature):
         if node_path is not None:
             _graph_of(ctx).require(node_path)
         path = node_path if node_path is not None else "/".join(ctx.node_path)
-        if not path:
-            raise UsageError("A checkpoint is made by a node of a graph, while it is executed.")
+        if not path or ctx.is_opaque:
+            raise UsageError(
+                "A checkpoint is made by a node of a graph, while it is executed; a graph that a node's "
+                "function calls is a part of that node: add it with subgraph()."
+            )
         record = await self._save(ctx, kept, path, output, checkpoint_id=checkpoint_id)
         return kept.journal.public(ctx, record)
 
@@ -88,15 +91,16 @@ class ExecutionPoints(Feature):
     ) -> Checkpoint | None:
         """Take the run back to one of its checkpoints, when the node that calls this has returned.
 
-        Later checkpoints are removed at once, and what tools have done since is undone, the last call
-        first, by what `rollback_tools` has for them. With `rollback_strategy="message_history"` the graph
-        starts again from its beginning, with the checkpoint's messages.
+        Then later checkpoints are removed, and what tools have done since is undone, the last call first,
+        by what `rollback_tools` has for them; when that fails, the run fails with `UndoFailedError`. Of
+        `ctx.storage` the registered values are those of the checkpoint, and all others those from before
+        the run. With `rollback_strategy="message_history"` the graph starts again from its beginning, with
+        the checkpoint's messages.
 
         Returns:
             The checkpoint; None when the run has none of this id, and then nothing happens.
 
         Raises:
-            UndoFailedError: What undoes a tool has failed.
             UsageError: Nothing is saved of this run.
         """
         kept = self._needed(ctx)
@@ -148,9 +152,12 @@ class ExecutionPoints(Feature):
             run.storage = dict(storage)
             return value
 
-        ctx.rewind(Resumption(_forced(node_path, restore, is_input=output is MISSING)))
-        if (kept := self._kept(ctx)) is not None:
-            kept.ledger.forget()
+        async def there() -> Resumption:
+            if (kept := self._kept(ctx)) is not None:
+                kept.ledger.forget()
+            return Resumption(_forced(node_path, restore, is_input=output is MISSING))
+
+        ctx.rewind(there)
 
     @staticmethod
     async def run_from_checkpoint(
@@ -162,7 +169,9 @@ class ExecutionPoints(Feature):
         rollback_strategy: RollbackStrategy = "everything",
         types: Iterable[type] = (),
     ) -> RunResult:
-        """Start a new run of an agent from a checkpoint of any run. The agent needs no `Persistence`.
+        """Start a new run of an agent from a checkpoint of any run, but for one in a parallel branch.
+
+        The agent needs no `Persistence`.
 
         Where it has a `ChatMemory`, the history becomes what the checkpoint and the new run say; what was
         there beside that is in the archive. Where it has a `Persistence`, an unfinished run is given up.
@@ -180,6 +189,11 @@ class ExecutionPoints(Feature):
             UnknownNodeError: The graph has no such node.
             Exception: Whatever `run` raises.
         """
+        if rollback_strategy not in ("everything", "message_history") or checkpoint.is_tombstone:
+            raise InvalidValueError(
+                f"rollback_strategy={rollback_strategy!r} must be 'everything' or 'message_history', "
+                "and the checkpoint no tombstone."
+            )
         start = _FromCheckpoint(checkpoint, text, rollback_strategy, tuple(types))
         return await agent._run(  # pyright: ignore[reportPrivateUsage] # the run with one feature more
             checkpoint.input if text is None else text,
@@ -211,16 +225,18 @@ class ExecutionPoints(Feature):
     ) -> Checkpoint:
         journal = kept.journal
         public = journal.public(ctx, record)
-        async with journal.turn:  # branches that are at work save nothing meanwhile
+
+        async def back() -> Resumption | None:
             await journal.roll_back(record.version)
             await kept.ledger.read()
             records = await journal.read()
-            if self._rollback_strategy == "message_history":
-                restore = partial(journal.restore_messages, record=records[-1])
-                ctx.rewind(at_the_start(ctx, restore))
-                kept.ledger.forget()
-            else:
-                ctx.rewind(journal.resumption(records))
+            if self._rollback_strategy != "message_history":
+                return journal.resumption(records)
+            kept.ledger.forget()
+            restore = partial(journal.restore_messages, record=records[-1])
+            return at_the_start(ctx, restore)
+
+        ctx.rewind(back)
         return public
 
 

@@ -58,6 +58,7 @@ class Journal:
         record: The run.
         lease: Everything is written only while this is held.
         options: What is written down.
+        revision: That of the history, where it began, if that is in another store.
 
     Attributes:
         turn: Whoever writes has it, so that what is logged gets the place that it was given.
@@ -68,6 +69,7 @@ class Journal:
     record: RunRecord
     lease: Lease | None
     options: Journaling
+    revision: int | None = None
     turn: asyncio.Lock = field(init=False, repr=False, default_factory=asyncio.Lock)
     _log: list[Message] = field(init=False, repr=False, default_factory=list[Message])
     _shelf: Shelf | None = field(init=False, repr=False, default=None)  # once the history is there
@@ -87,7 +89,9 @@ class Journal:
             checked_format(_state_of(record))
         await self._read_log()
         if records:
-            self._initial = cast("list[str]", _state_of(records[-1])["initial"])
+            last = _state_of(records[-1])
+            self._initial = cast("list[str]", last["initial"])
+            self.revision = cast("int | None", last.get("revision"))
         return records
 
     async def _read_log(self) -> None:
@@ -140,9 +144,7 @@ class Journal:
 
     def _place(self, ctx: RunContext) -> Shelf:
         if self._shelf is None:
-            shown = ctx.beginning.messages
-            history = [message for message in shown if message.id in ctx.as_stored]
-            self._shelf = Shelf(ctx.system_prompt, history, self._log)
+            self._shelf = Shelf(ctx.system_prompt, ctx.as_stored, self._log)
         return self._shelf
 
     # --- writing ---
@@ -209,6 +211,7 @@ class Journal:
                 if name in storage
             },
             "usage": usage_to_json(ctx.usage),
+            "revision": self.revision,
             "initial": [*self._initial],
         }
 

@@ -37,7 +37,7 @@ class Shelf:
 
     Args:
         own: The agent's own system prompt, which is stored nowhere.
-        history: What the run was shown of the history, as it is in the store, in order.
+        history: Consecutive messages of the history, up to its end, as they are in the store.
         log: What the run has logged, in order.
     """
 

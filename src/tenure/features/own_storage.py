@@ -49,7 +49,7 @@ class CheckpointStorage(Protocol):
     def get_checkpoints(
         self, session_id: str
     ) -> Sequence[Checkpoint] | Awaitable[Sequence[Checkpoint]]:
-        """Return the checkpoints of a conversation, in any order; none before a tombstone is needed."""
+        """Return the checkpoints of a conversation, in any order: all of the runs that have not ended."""
         ...
 
     def get_latest_checkpoint(

@@ -45,7 +45,7 @@ from tenure.features.journal import Journal, Journaling, in_one_piece, shown_to,
 from tenure.features.ledger import Ledger, RollbackToolRegistry
 from tenure.features.own_storage import CheckpointStorage, OwnStorage, turns_of
 from tenure.graph import Graph
-from tenure.instances import is_supported
+from tenure.instances import classes_in
 from tenure.run import RunContext
 from tenure.run_tools import PlacedCall, ToolExecution
 from tenure.stores import InMemoryStore, Store, open_store
@@ -236,15 +236,17 @@ class Persistence(ExecutionPoints):
         kept = self._kept_for(ctx, store, record, lease)
         ctx.storage[self] = kept
         ctx.ends_in, ctx.is_resumable = store, self._resume != "never"
-        if place is store or isinstance(store, OwnStorage):
-            ctx.revision = record.revision
         if not is_new:
             await self._resumed(ctx, kept)
+        elif isinstance(place, Store) and place is not store:
+            kept.journal.revision = await _revision_of(place, ctx.session_id)
+        is_in_record = place is store or isinstance(store, OwnStorage)
+        ctx.revision = record.revision if is_in_record else kept.journal.revision
 
     async def after_node(self, ctx: RunContext, path: str, output: object) -> None:
         """Save a checkpoint."""
         kept = self._kept(ctx)
-        if kept is not None and self._automatic:
+        if kept is not None and self._automatic and not ctx.is_opaque:
             await self._save(ctx, kept, path, output, checkpoint_id=None)
 
     async def known_outcome(self, ctx: RunContext, placed: PlacedCall) -> ToolOutcome | None:
@@ -286,8 +288,7 @@ class Persistence(ExecutionPoints):
         assert ctx.session_id is not None
         if isinstance(storage, Store):
             return storage
-        found = await place.conversation(ctx.session_id) if isinstance(place, Store) else None
-        revision = found.revision if found is not None else 0
+        revision = await _revision_of(place, ctx.session_id) if isinstance(place, Store) else 0
         own = OwnStorage(storage, ctx.owner, revision, ctx.clock)
         await own.load(ctx.session_id)
         return own
@@ -343,9 +344,8 @@ class Persistence(ExecutionPoints):
     ) -> Kept:
         assert ctx.session_id is not None
         types = [*self._journaling.types]
-        output = ctx.output_schema.output if ctx.output_schema is not None else None
-        if isinstance(output, type) and is_supported(output) and output not in types:
-            types.append(output)
+        if ctx.output_schema is not None:
+            types += [cls for cls in classes_in(ctx.output_schema.output) if cls not in types]
         journal = Journal(
             store=store,
             session_id=ctx.session_id,
@@ -370,6 +370,11 @@ class Persistence(ExecutionPoints):
                 "This Persistence is in no agent yet, so that nobody knows whose runs."
             )
         return self._owner
+
+
+async def _revision_of(store: Store, session_id: str) -> int:
+    found = await store.conversation(session_id)
+    return found.revision if found is not None else 0
 
 
 def _chat_memory(features: Iterable[Feature]) -> ChatMemory | None:

@@ -61,6 +61,11 @@ class RunNotes:
     last_version: int = 0  # of all checkpoints that it has ever had
     last_call: int = 0
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run has begun and cannot be resumed any more."""
+        return self.record is not None and self.record.input is None
+
     def drop(self) -> bool:
         """Remove what the run can be resumed from; returns whether there was something."""
         found = bool(self.checkpoints or self.calls)

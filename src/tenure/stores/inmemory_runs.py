@@ -169,9 +169,11 @@ class Running(Leasing):
                 node_path=checkpoint.node_path,
                 scope=checkpoint.scope,
                 state=checkpoint.state,
-                logged=_logged(log, run_id, new),
+                logged=0 if notes.is_closed else _logged(log, run_id, new),
                 created_at=now,
             )
+            if notes.is_closed:
+                return saved
             notes.checkpoints.append(saved)
             if keep_last is not None:
                 notes.checkpoints = _pruned(notes.checkpoints, keep_last)
@@ -215,7 +217,8 @@ class Running(Leasing):
                 started_at=now,
                 finished_at=None,
             )
-            notes.calls.append(begun)
+            if not notes.is_closed:
+                notes.calls.append(begun)
             return begun
 
     async def end_call(

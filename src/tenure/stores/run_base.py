@@ -92,7 +92,9 @@ class CheckpointStore(ABC):
 
         The checkpoint gets the run's next version: 1, 2, 3, ... whoever saves at the same time. No
         version is given twice, not even after `roll_back`. Costs the same however long the history is
-        and however many checkpoints there are. The conversation is created if need be.
+        and however many checkpoints there are. The conversation is created if need be. Of a run that has
+        begun and cannot be resumed any more, since it has ended or was redacted, nothing is kept: the
+        checkpoint is returned as if it were.
 
         Args:
             session_id: The conversation.
@@ -133,7 +135,7 @@ class CheckpointStore(ABC):
         """Record that a tool is about to be called; it gets the run's next number: 1, 2, 3, ...
 
         When this has returned, the record survives the death of the process. The conversation is created
-        if need be.
+        if need be. Of a run that cannot be resumed any more nothing is kept, as in `save_checkpoint`.
         """
 
     @abstractmethod

@@ -36,15 +36,18 @@ def save_checkpoint(
     name = checkpoint.checkpoint_id
     if rows.one("has_checkpoint", place, checkpoint_id=name) is not None:
         raise known_checkpoint(name)
+    is_closed = _is_closed(rows, place)
     saved = CheckpointRecord(
         checkpoint_id=name,
         version=_next(rows, "next_version", place),
         node_path=checkpoint.node_path,
         scope=checkpoint.scope,
         state=checkpoint.state,
-        logged=logged(rows, head, run_id, packed, clock=clock),
+        logged=0 if is_closed else logged(rows, head, run_id, packed, clock=clock),
         created_at=clock.now(),
     )
+    if is_closed:
+        return saved
     rows.run(
         "add_checkpoint",
         place,
@@ -118,6 +121,8 @@ def begin_call(
         started_at=clock.now(),
         finished_at=None,
     )
+    if _is_closed(rows, place):
+        return begun
     rows.run(
         "begin_call",
         place,
@@ -172,6 +177,12 @@ def _found(rows: Rows, session_id: str, run_id: str) -> dict[str, Value] | None:
     """Where the rows of a run are, if there is the conversation."""
     head = find(rows, session_id)
     return {**head.params, "run_id": run_id} if head is not None else None
+
+
+def _is_closed(rows: Rows, place: dict[str, Value]) -> bool:
+    """Whether a run has begun and cannot be resumed any more."""
+    found = rows.one("find_run", place)
+    return found is not None and found["ordinal"] is not None and found["input"] is None
 
 
 def _next(rows: Rows, query: str, place: dict[str, Value]) -> int:

@@ -173,15 +173,28 @@ class RunEndConformance(StoreSuite):
         assert await history(store, "s") == ["1"]
 
     async def test_a_run_that_has_ended_stays_so(self, store: Store) -> None:
-        """What a run logs after its end does not make it one that can be resumed."""
-        await go_on(store, "s", "r", "1")
-        await store.commit_run("s", "r")
-        (ended,) = await store.runs("s")
-        assert (await store.save_checkpoint("s", "r", checkpoint("2"))).version == 2
-        assert await store.runs("s") == [ended]
-        assert await store.runs("s", unfinished=True) == []
-        assert await store.discard_run("s", "r") is True
-        assert await store.runs("s") == [ended]
+        """Of what a run saves after its end, or after a redaction, nothing is kept."""
+        for session_id in ("committed", "discarded", "redacted"):
+            await store.append(session_id, said("secret"))
+            await go_on(store, session_id, "r", "1")
+            if session_id == "committed":
+                await store.commit_run(session_id, "r")
+            elif session_id == "discarded":
+                await store.discard_run(session_id, "r")
+            else:
+                await store.redact(session_id, lambda m: None if m.text == "secret" else m)
+            (ended,) = await store.runs(session_id)
+            logged = await store.run_entries(session_id, "r")
+            late = said("late")
+            saved = await store.save_checkpoint(session_id, "r", checkpoint("2"), messages=late)
+            assert (saved.version, saved.checkpoint_id) == (2, "2")
+            begun = await store.begin_call(session_id, "r", call())
+            await store.end_call(session_id, "r", begun.number, outcome="done")
+            assert await store.runs(session_id) == [ended]
+            assert await store.runs(session_id, unfinished=True) == []
+            assert await store.checkpoints(session_id, "r") == []
+            assert await store.calls(session_id, "r") == []
+            assert await store.run_entries(session_id, "r") == logged
 
     async def test_a_redaction_takes_what_runs_resume_from(self, store: Store) -> None:
         """If anything is changed, checkpoints, calls and inputs are gone; the logs and versions stay."""
@@ -260,4 +273,3 @@ class RunEndConformance(StoreSuite):
         assert (await store.forget(ANN)).messages == 1
         assert texts(e.message for e in await store.run_entries("s", "2")) == ["bob"]
         assert await store.checkpoints("s", "2") == await store.runs("s", unfinished=True) == []
-        assert (await store.save_checkpoint("s", "2", checkpoint("1"))).logged == 1

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -207,11 +208,15 @@ def test_ctrl_c_at_the_question(shop: Shop, tmp_path: Path) -> None:
     args = ("rollback", "s", "1", "--db", str(shop.db))
     terminal = Terminal(Command(tmp_path, ""), *args)
     terminal.wait_for("[y/N]")
+    time.sleep(
+        0.5
+    )  # one that comes just before readline waits is not heard; see Terminal.interrupt
     terminal.process.send_signal(signal.SIGINT)
     try:
         assert terminal.close() == 1
     finally:
         terminal.process.kill()
+        terminal.process.wait()
     assert "Traceback" not in terminal.screen
     assert listed(shop) == before
     assert tenure(shop, "rollback", "s", "1", "--yes").returncode == 0

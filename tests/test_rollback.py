@@ -120,6 +120,12 @@ def once(name: str, work: Callable[[RunContext], Any]) -> Callable[[RunContext, 
     return function
 
 
+async def back_to_the_first(ctx: RunContext, persistence: Persistence) -> None:
+    """Ask for a rollback to the run's first checkpoint."""
+    first, *_ = await persistence.get_checkpoints("s")
+    await persistence.rollback_to_checkpoint(ctx, first.checkpoint_id)
+
+
 # --- taking a run back ---
 
 
@@ -157,9 +163,7 @@ async def test_an_undo_has_the_key_of_the_call(store: Store) -> None:
     shop = Shop()
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
 
     graph = line_of(named("first"), shop.calls("buy", 1), once("back", back))
     agent, persistence = shop.agent(store, graph)
@@ -173,9 +177,7 @@ async def test_a_call_that_failed_is_not_undone(store: Store) -> None:
     shop = Shop()
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
 
     graph = line_of(named("first"), shop.calls("buy", 13), once("back", back))
     agent, persistence = shop.agent(store, graph)
@@ -247,9 +249,7 @@ async def test_an_undo_that_fails_is_tried_again(store: Store) -> None:
     shop.fails = True
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
 
     graph = line_of(named("first"), shop.calls("buy", 1), shop.calls("send", 2), once("x", back))
     agent, persistence = shop.agent(store, graph)
@@ -297,9 +297,7 @@ async def test_a_rollback_out_of_a_branch(store: Store) -> None:
     shop = Shop()
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
 
     graph = Graph[Any, Any]("g")
     first = graph.node(named("first"))
@@ -322,9 +320,7 @@ async def test_branches_at_work_are_over_before_anything_is_undone(store: Store)
     shop = Shop()
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
         await asyncio.sleep(0.05)
 
     async def slowly(ctx: RunContext, value: Any) -> Any:
@@ -348,9 +344,7 @@ async def test_a_rollback_survives_the_process(store: Store) -> None:
     did: list[str] = []
 
     async def back(ctx: RunContext) -> None:
-        await persistence.rollback_to_checkpoint(
-            ctx, (await persistence.get_checkpoints("s"))[0].checkpoint_id
-        )
+        await back_to_the_first(ctx, persistence)
 
     def noting(name: str) -> Callable[[RunContext, Any], Any]:
         def node(ctx: RunContext, value: Any) -> Any:

@@ -51,8 +51,7 @@ class _Shared:
     usage: Usage = field(default_factory=Usage)
     held: Holding = field(default_factory=Holding)
     resumption: Resumption | None = None
-    is_rewound: bool = False  # to where `prepare` says, as soon as a node has returned
-    prepare: Callable[[], Awaitable[Resumption | None]] | None = None
+    rewind: Callable[[], Awaitable[Resumption | None]] | None = None  # as soon as a node returns
 
 
 class RunContext:
@@ -240,13 +239,13 @@ class RunContext:
 
     @property
     def resumption(self) -> Resumption | None:
-        """How far the run had come, if it was resumed or taken back."""
-        return self._shared.resumption
+        """How far the run had come, if it was resumed or taken back; None where `is_opaque`."""
+        return None if self.is_opaque else self._shared.resumption
 
     @property
     def is_rewound(self) -> bool:
         """Whether `rewind` was called and is to be heeded."""
-        return self._shared.is_rewound
+        return self._shared.rewind is not None
 
     def resume(self, run_id: str, text: str, resumption: Resumption | None) -> None:
         """Become a run that had not ended. Only in a feature's `before_run`.
@@ -261,7 +260,7 @@ class RunContext:
 
         It is called when nothing of the strategy is at work any more.
         """
-        self._shared.prepare, self._shared.is_rewound = prepare, True
+        self._shared.rewind = prepare
 
     def restore(
         self, *, messages: Sequence[Message], dropped: Sequence[Message], initial: Iterable[str]
@@ -287,13 +286,14 @@ class RunContext:
 
     async def begin_again(self) -> None:
         """Go back to that, and from there to where the run is to go on."""
-        if self._shared.prepare is not None:
-            self._shared.resumption = await self._shared.prepare()
+        if self._shared.rewind is not None:
+            self._shared.resumption = await self._shared.rewind()
+            self._shared.rewind = None
         prompt, dropped, storage = self._beginning
         self.llm.restore(prompt.messages, dropped)
         self.storage = dict(storage)
         self.node_path, self.branch_path, self.position = (), (), 0
-        self.enterable, self.is_opaque, self._shared.is_rewound = (), False, False
+        self.enterable, self.is_opaque = (), False
 
     # --- tools and nodes ---
 

@@ -75,7 +75,7 @@ def resumed_in(ctx: RunContext, scope: str) -> tuple[Point, object] | None:
     Raises:
         UnknownNodeError: The run was in a graph of another name.
     """
-    if ctx.resumption is None or ctx.is_opaque:
+    if ctx.resumption is None:
         return None
     known = None if "/" in scope else ctx.resumption.name_within("", ctx.position)
     if known not in (None, scope):
@@ -88,7 +88,7 @@ def resumed_in(ctx: RunContext, scope: str) -> tuple[Point, object] | None:
 
 def resumed_branch(ctx: RunContext, path: str) -> tuple[Point, object] | None:
     """The output of a parallel branch that had returned already; None if it had not."""
-    if ctx.resumption is None or ctx.is_opaque:
+    if ctx.resumption is None:
         return None
     return _restored(ctx, ctx.resumption.last_at(path, ctx.position))
 
@@ -101,9 +101,9 @@ def way_on(ctx: RunContext, scope: str, name: str, subgraphs: Container[str]) ->
     Raises:
         UnknownNodeError: The run was in a node that is no subgraph.
     """
-    known = None
-    if ctx.resumption is not None and not ctx.is_opaque:
-        known = ctx.resumption.name_within(scope, ctx.position)
+    if ctx.resumption is None:
+        return name
+    known = ctx.resumption.name_within(scope, ctx.position)
     if known is None or known == name or known in subgraphs:
         return known or name
     raise UnknownNodeError(

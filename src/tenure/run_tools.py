@@ -44,7 +44,9 @@ class PlacedCall:
 async def executed_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> ToolMessage:
     """See `RunContext.execute_tools`."""
     placed = [_placed(ctx, call) for call in calls]
-    outcomes = await _all(_watched(ctx, each, partial(_execute, ctx, each.call)) for each in placed)
+    outcomes = await _all(
+        _watched(ctx, each, partial(ctx.tools.execute, each.call)) for each in placed
+    )
     results = tuple(o.result_of(c) for o, c in zip(outcomes, calls, strict=True))
     return ToolMessage(parts=results, id=ctx.clock.new_id(), created_at=ctx.clock.now())
 
@@ -53,10 +55,6 @@ async def called_tool(ctx: RunContext, tool: Tool, args: Mapping[str, object]) -
     """See `RunContext.call_tool`."""
     call = ToolCall(name=tool.name, args=_described(args))
     return await _watched(ctx, _of_code(ctx, call, tool), partial(tool.execute, args))
-
-
-async def _execute(ctx: RunContext, call: ToolCall) -> ToolOutcome:
-    return await ctx.tools.execute(call)
 
 
 async def _watched(ctx: RunContext, placed: PlacedCall, execute: ToolExecution) -> ToolOutcome:

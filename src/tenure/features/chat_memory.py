@@ -243,9 +243,9 @@ class ChatMemory(ChatOptions, Feature):
             case WindowSizePreprocessor(size=size, stride=stride) if stride > 1:
                 if not isinstance(self.provider, Store) or len(loaded) < size:
                     return 0
-                if revision is not None:
-                    return len(await self.provider.read(session_id, revision=revision)) - size
                 found = await self.provider.conversation(session_id)
+                if found is not None and revision not in (None, found.revision):
+                    return len(await self.provider.read(session_id, revision=revision)) - size
                 return found.message_count - size if found is not None else 0
             case _:
                 return 0

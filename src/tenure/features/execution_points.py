@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RollbackStrategy: TypeAlias = Literal["everything", "message_history"]
 """What of a checkpoint a run goes on with: all of it behind its node, or its messages from the start."""
 
+ROLLBACK_STRATEGIES: tuple[RollbackStrategy, ...] = ("everything", "message_history")
+
 
 class Kept:
     """What one run has of its persistence."""
@@ -189,11 +191,9 @@ class ExecutionPoints(Feature):
             UnknownNodeError: The graph has no such node.
             Exception: Whatever `run` raises.
         """
-        if rollback_strategy not in ("everything", "message_history") or checkpoint.is_tombstone:
-            raise InvalidValueError(
-                f"rollback_strategy={rollback_strategy!r} must be 'everything' or 'message_history', "
-                "and the checkpoint no tombstone."
-            )
+        checked_choice(rollback_strategy, ROLLBACK_STRATEGIES, "rollback_strategy")
+        if checkpoint.is_tombstone:
+            raise InvalidValueError("The checkpoint is a tombstone: its run has ended.")
         start = _FromCheckpoint(checkpoint, text, rollback_strategy, tuple(types))
         return await agent._run(  # pyright: ignore[reportPrivateUsage] # the run with one feature more
             checkpoint.input if text is None else text,
@@ -281,6 +281,17 @@ class _FromCheckpoint(Feature):
         return from_recorded(
             self._checkpoint.output, "The output of the checkpoint", types=self._types
         )
+
+
+def checked_choice(value: str, allowed: Sequence[str], name: str) -> None:
+    """Check that an argument is one of the texts that it may be.
+
+    Raises:
+        InvalidValueError: It is another one.
+    """
+    if value not in allowed:
+        listed = " or ".join(repr(each) for each in allowed)
+        raise InvalidValueError(f"{name}={value!r} must be {listed}.")
 
 
 def at_the_start(ctx: RunContext, restore: Callable[[RunContext], object]) -> Resumption:

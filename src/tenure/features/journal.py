@@ -39,13 +39,11 @@ class Journaling:
         values: The names in the run's storage that are saved.
         types: The classes whose instances can be in outputs and values.
         keep_last: How many checkpoints are kept; None for all.
-        in_full: Whether a checkpoint has the messages themselves, and not their places.
     """
 
     values: Sequence[str] = ()
     types: Sequence[type] = ()
     keep_last: int | None = None
-    in_full: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,9 +57,6 @@ class Journal:
         lease: Everything is written only while this is held.
         options: What is written down.
         revision: That of the history, where it began, if that is in another store.
-
-    Attributes:
-        turn: Whoever writes has it, so that what is logged gets the place that it was given.
     """
 
     store: CheckpointStore
@@ -70,7 +65,7 @@ class Journal:
     lease: Lease | None
     options: Journaling
     revision: int | None = None
-    turn: asyncio.Lock = field(init=False, repr=False, default_factory=asyncio.Lock)
+    _turn: asyncio.Lock = field(init=False, repr=False, default_factory=asyncio.Lock)
     _log: list[Message] = field(init=False, repr=False, default_factory=list[Message])
     _shelf: Shelf | None = field(init=False, repr=False, default=None)  # once the history is there
     _is_in_doubt: bool = field(init=False, repr=False, default=False)  # what the store has logged
@@ -82,11 +77,9 @@ class Journal:
         """Return the run's checkpoints, and know from then on what it has logged.
 
         Raises:
-            InvalidValueError: A newer version of tenure has written one.
+            InvalidValueError: A newer version of tenure has written the last one.
         """
         records = await self.records()
-        for record in records:
-            checked_format(_state_of(record))
         await self._read_log()
         if records:
             last = _state_of(records[-1])
@@ -116,7 +109,16 @@ class Journal:
 
     def restore_messages(self, ctx: RunContext, record: CheckpointRecord) -> None:
         """Give a run the prompt and the values of a checkpoint."""
-        state, shelf = _state_of(record), self._place(ctx)
+        self._give(ctx, _state_of(record))
+
+    def _restore(self, ctx: RunContext, *, record: CheckpointRecord) -> object:
+        state = _state_of(record)
+        self._give(ctx, state)
+        what = _output_of(record.node_path)
+        return from_recorded(state["output"], what, types=self.options.types)
+
+    def _give(self, ctx: RunContext, state: Mapping[str, Json]) -> None:
+        shelf = self._place(ctx)
         prompt, dropped = shelf.take(state["messages"]), shelf.take(state["dropped"])
         initial = cast("list[str]", state["initial"])
         ctx.restore(messages=prompt.messages, dropped=dropped.messages, initial=initial)
@@ -130,17 +132,7 @@ class Journal:
 
     def public(self, ctx: RunContext, record: CheckpointRecord) -> Checkpoint:
         """A checkpoint in one piece, while its run is going on."""
-        own = ctx.system_prompt
-        shown = self._place(ctx).take(_state_of(record)["messages"]).messages
-        return in_one_piece(
-            self.session_id, self.record, record, [m for m in shown if m is not own]
-        )
-
-    def _restore(self, ctx: RunContext, *, record: CheckpointRecord) -> object:
-        self.restore_messages(ctx, record)
-        return from_recorded(
-            _state_of(record)["output"], _output_of(record.node_path), types=self.options.types
-        )
+        return in_one_piece(self.session_id, self.record, record, self._place(ctx))
 
     def _place(self, ctx: RunContext) -> Shelf:
         if self._shelf is None:
@@ -159,7 +151,7 @@ class Journal:
         """
         state = self._state(ctx, node_path, output)
         is_branch = "/".join(ctx.branch_path) == node_path
-        async with self.turn:
+        async with self._turn:  # what is logged gets the places that it is given here
             if ctx.is_rewound:
                 raise Rewound
             if self._is_in_doubt:
@@ -168,8 +160,9 @@ class Journal:
             before = cast("tuple[Laid, Laid]", ctx.storage.get(self, (Laid(), Laid())))
             prompt = shelf.lay(ctx.llm.prompt.messages, before[0], new)
             dropped = shelf.lay(ctx.llm.dropped, before[1], new)
-            state["messages"] = shelf.written(prompt, in_full=self.options.in_full)
-            state["dropped"] = shelf.written(dropped, in_full=self.options.in_full)
+            in_full = not isinstance(self.store, RunStore)  # which has no log to name places of
+            state["messages"] = shelf.written(prompt, in_full=in_full)
+            state["dropped"] = shelf.written(dropped, in_full=in_full)
             self._is_in_doubt = True  # a branch can be cancelled while this is being written
             record = await self.store.save_checkpoint(
                 self.session_id,
@@ -180,7 +173,7 @@ class Journal:
                     scope=node_path if is_branch else node_path.rpartition("/")[0],
                     state=json.dumps(state, ensure_ascii=True, sort_keys=True),
                 ),
-                messages=() if self.options.in_full else new,
+                messages=() if in_full else new,
                 keep_last=self.options.keep_last,
                 lease=self.lease,
             )
@@ -191,7 +184,7 @@ class Journal:
         return record
 
     async def roll_back(self, version: int) -> None:
-        """Take the run back to a checkpoint; whoever does this has the turn."""
+        """Take the run back to a checkpoint. Only while nobody saves one."""
         await self.store.roll_back(
             self.session_id, self.record.run_id, version=version, lease=self.lease
         )
@@ -222,7 +215,7 @@ def spent(record: CheckpointRecord) -> Usage:
 
 
 def in_one_piece(
-    session_id: str, run: RunRecord, record: CheckpointRecord, messages: Sequence[Message]
+    session_id: str, run: RunRecord, record: CheckpointRecord, shelf: Shelf
 ) -> Checkpoint:
     """Return a checkpoint as a value of its own.
 
@@ -230,9 +223,10 @@ def in_one_piece(
         session_id: The conversation.
         run: The run.
         record: The checkpoint.
-        messages: The prompt then, without the agent's own system prompt.
+        shelf: Where the messages are that it names.
     """
     state = _state_of(record)
+    shown = shelf.take(state["messages"]).messages
     return Checkpoint(
         checkpoint_id=record.checkpoint_id,
         session_id=session_id,
@@ -242,36 +236,20 @@ def in_one_piece(
         created_at=record.created_at,
         input=run.input or "",
         output=state["output"],
-        messages=tuple(messages),
+        messages=tuple(message for message in shown if message is not shelf.own),
         values=cast("Mapping[str, Json]", state["values"]),
         usage=usage_from_json(state["usage"]),
         revision=run.revision,
     )
 
 
-def shown_to(
-    record: CheckpointRecord, history: Sequence[Message], log: Sequence[Message]
-) -> list[Message]:
-    """Return the prompt at a checkpoint of a run that is not going on, without the system prompt.
-
-    Args:
-        record: The checkpoint.
-        history: The history when the run began.
-        log: What the run has logged.
-    """
-    return [*Shelf(None, history, [*log]).take(_state_of(record)["messages"]).messages]
-
-
-def messages_in(record: CheckpointRecord) -> list[Message]:
-    """The prompt at a checkpoint that has the messages themselves, without the system prompt."""
-    return shown_to(record, (), ())
-
-
 def _state_of(record: CheckpointRecord) -> dict[str, Json]:
     try:
-        return cast("dict[str, Json]", json.loads(record.state))
+        state = cast("dict[str, Json]", json.loads(record.state))
     except ValueError as exc:
         raise StoreError("A stored checkpoint is not JSON; it was damaged.") from exc
+    checked_format(state)
+    return state
 
 
 def _output_of(node_path: str) -> str:

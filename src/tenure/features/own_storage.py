@@ -19,13 +19,14 @@ from tenure.clock import Clock
 from tenure.codec import to_dict
 from tenure.errors import InvalidValueError
 from tenure.features.checkpoints import FORMAT, Checkpoint, usage_from_json, usage_to_json
-from tenure.features.journal import in_one_piece, messages_in
+from tenure.features.layouts import Shelf
 from tenure.memory import Owner
 from tenure.messages import Json, Message
 from tenure.signatures import awaited
 from tenure.stores import InMemoryStore, Store
 from tenure.stores.base import Lease
 from tenure.stores.run_base import CheckpointStore
+from tenure.stores.run_checks import known_checkpoint
 from tenure.stores.run_records import (
     CallRecord,
     CheckpointRecord,
@@ -115,6 +116,7 @@ class OwnStorage(CheckpointStore):
         if not own or own[-1].is_tombstone:
             return
         last = own[-1]
+        own = [each for each in own if each.run_id == last.run_id]
         self._record = RunRecord(
             run_id=last.run_id,
             owner=self.owner,
@@ -124,29 +126,18 @@ class OwnStorage(CheckpointStore):
         )
         self._calls = [_call_of(data) for data in cast("list[Json]", last.state["calls"])]
         for each in own:
-            if each.run_id == last.run_id:
-                self._take(each)
+            self._take(each)
 
     def _take(self, checkpoint: Checkpoint) -> None:
         """Know a checkpoint, in the order in which they were saved."""
         if checkpoint.replaces_after is not None:
             self._drop_after(checkpoint.replaces_after)
         version = cast("int", checkpoint.state["version"])
-        if version and all(each.version != version for each in self._checkpoints):
+        if version > (self._checkpoints[-1].version if self._checkpoints else 0):
             self._checkpoints.append(_record_of(checkpoint, version))
 
     def _drop_after(self, version: int) -> None:
         self._checkpoints = [each for each in self._checkpoints if each.version <= version]
-
-    def in_one_piece(self, session_id: str) -> list[Checkpoint]:
-        """The checkpoints of the run that has not ended."""
-        run = self._record
-        if run is None:
-            return []
-        return [
-            in_one_piece(session_id, run, record, messages_in(record))
-            for record in self._checkpoints
-        ]
 
     # --- the run ---
 
@@ -196,9 +187,7 @@ class OwnStorage(CheckpointStore):
         lease: Lease | None = None,
     ) -> CheckpointRecord:
         if any(each.checkpoint_id == checkpoint.checkpoint_id for each in self._checkpoints):
-            raise InvalidValueError(
-                f"The run has a checkpoint {checkpoint.checkpoint_id!r} already; choose another id."
-            )
+            raise known_checkpoint(checkpoint.checkpoint_id)
         record = CheckpointRecord(
             checkpoint_id=checkpoint.checkpoint_id,
             version=self._version + 1,
@@ -308,7 +297,7 @@ def _with_state(checkpoint: Checkpoint, record: CheckpointRecord) -> Checkpoint:
     return replace(
         checkpoint,
         output=state["output"],
-        messages=tuple(messages_in(record)),
+        messages=Shelf().take(written).messages,
         values=cast("dict[str, Json]", state["values"]),
         usage=usage_from_json(state["usage"]),
         state={

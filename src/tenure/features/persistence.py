@@ -29,19 +29,22 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from tenure.clock import SYSTEM_CLOCK
+from tenure.clock import SYSTEM_CLOCK, Clock
 from tenure.errors import InvalidValueError, NothingToResumeError, UsageError
 from tenure.events import RunResult, RunResumed
 from tenure.feature import Feature
 from tenure.features.chat_memory import ChatMemory
 from tenure.features.checkpoints import Checkpoint
 from tenure.features.execution_points import (
+    ROLLBACK_STRATEGIES,
     ExecutionPoints,
     Kept,
     RollbackStrategy,
     at_the_start,
+    checked_choice,
 )
-from tenure.features.journal import Journal, Journaling, in_one_piece, shown_to, spent
+from tenure.features.journal import Journal, Journaling, in_one_piece, spent
+from tenure.features.layouts import Shelf
 from tenure.features.ledger import Ledger, RollbackToolRegistry
 from tenure.features.own_storage import CheckpointStorage, OwnStorage, turns_of
 from tenure.graph import Graph
@@ -51,6 +54,7 @@ from tenure.run_tools import PlacedCall, ToolExecution
 from tenure.stores import InMemoryStore, Store, open_store
 from tenure.stores.base import Lease
 from tenure.stores.run_base import CheckpointStore
+from tenure.stores.run_checks import checked_keep_last
 from tenure.stores.run_records import RunRecord
 from tenure.tools import ToolOutcome
 
@@ -109,10 +113,8 @@ class Persistence(ExecutionPoints):
                 f"{storage!r} cannot keep checkpoints; give a URL such as 'sqlite:///chat.db', a store, "
                 "or an object with save_checkpoint, get_checkpoints and get_latest_checkpoint."
             )
-        _checked(resume, ("auto", "never", "require"), "resume")
-        _checked(rollback_strategy, ("everything", "message_history"), "rollback_strategy")
-        if keep_last is not None and keep_last < 1:
-            raise InvalidValueError(f"keep_last={keep_last!r} must be at least 1, or None for all.")
+        checked_choice(resume, ("auto", "never", "require"), "resume")
+        checked_choice(rollback_strategy, ROLLBACK_STRATEGIES, "rollback_strategy")
         self._given = storage
         self._automatic = automatic
         self._resume: Resume = resume
@@ -122,8 +124,7 @@ class Persistence(ExecutionPoints):
         self._journaling = Journaling(
             values=tuple(values),
             types=tuple(types),
-            keep_last=keep_last,
-            in_full=not isinstance(storage, Store | NoneType),
+            keep_last=checked_keep_last(keep_last),
         )
         self._owner: Owner | None = None
         self._memory: ChatMemory | None = None
@@ -136,21 +137,16 @@ class Persistence(ExecutionPoints):
 
         Of the runs of the agent (and user) that this is installed in; empty when all have ended.
         """
-        storage = self._storage_with(self._memory)
-        if not isinstance(storage, Store):
-            own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
-            await own.load(session_id)
-            return own.in_one_piece(session_id)
+        store = await self._opened(session_id)
         found: list[Checkpoint] = []
-        for run in await storage.runs(session_id, unfinished=True):
-            if run.owner == self._owner:
-                records = await storage.checkpoints(session_id, run.run_id)
-                history = await storage.read(session_id, revision=run.revision)
-                log = [e.message for e in await storage.run_entries(session_id, run.run_id)]
-                found += [
-                    in_one_piece(session_id, run, record, shown_to(record, history, log))
-                    for record in records
-                ]
+        for run in await self._own_runs(store, session_id):
+            shelf = Shelf()
+            if isinstance(store, Store):
+                history = await store.read(session_id, revision=run.revision)
+                logged = await store.run_entries(session_id, run.run_id)
+                shelf = Shelf(None, history, [entry.message for entry in logged])
+            for record in await store.checkpoints(session_id, run.run_id):
+                found.append(in_one_piece(session_id, run, record, shelf))
         return found
 
     async def get_latest_checkpoint(self, session_id: str) -> Checkpoint | None:
@@ -166,16 +162,19 @@ class Persistence(ExecutionPoints):
         Returns:
             Whether there was one.
         """
+        store = await self._opened(session_id)
+        runs = await self._own_runs(store, session_id)
+        for run in runs:
+            await store.discard_run(session_id, run.run_id)
+        return bool(runs)
+
+    async def _opened(self, session_id: str) -> CheckpointStore:
         storage = self._storage_with(self._memory)
-        if not isinstance(storage, Store):
-            own = OwnStorage(storage, self._whose, 0, SYSTEM_CLOCK)
-            await own.load(session_id)
-            return await own.discard_run(session_id, "")
-        runs = await storage.runs(session_id, unfinished=True)
-        own_runs = [run for run in runs if run.owner == self._owner]
-        for run in own_runs:
-            await storage.discard_run(session_id, run.run_id)
-        return bool(own_runs)
+        return await _opened(storage, session_id, self._whose, 0, SYSTEM_CLOCK)
+
+    async def _own_runs(self, store: CheckpointStore, session_id: str) -> list[RunRecord]:
+        runs = await store.runs(session_id, unfinished=True)
+        return [run for run in runs if run.owner == self._owner]
 
     # --- hooks ---
 
@@ -217,12 +216,12 @@ class Persistence(ExecutionPoints):
         place = memory.provider if memory is not None else None
         storage = self._storage_with(memory)
         held = await ctx.hold(turns_of(storage, place))
-        store = await self._opened(ctx, storage, place)
+        revision = await _revision_of(place, ctx.session_id) if place is not storage else 0
+        store = await _opened(storage, ctx.session_id, ctx.owner, revision, ctx.clock)
         lease = held.lease if held.store is store else None
         record = await self._unfinished(ctx, store, lease)
-        is_free = (
-            ctx.is_follow_up or ctx.resumption is not None
-        )  # what was wanted is done, or begins
+        # A run that follows the one that was wanted, or begins at a checkpoint, needs no other.
+        is_free = ctx.is_follow_up or ctx.resumption is not None
         if self._resume == "require" and record is None and not is_free:
             raise NothingToResumeError(
                 f"There is no unfinished run of the agent {ctx.owner.agent_id!r} in the conversation "
@@ -239,7 +238,7 @@ class Persistence(ExecutionPoints):
         if not is_new:
             await self._resumed(ctx, kept)
         elif isinstance(place, Store) and place is not store:
-            kept.journal.revision = await _revision_of(place, ctx.session_id)
+            kept.journal.revision = revision
         is_in_record = place is store or isinstance(store, OwnStorage)
         ctx.revision = record.revision if is_in_record else kept.journal.revision
 
@@ -280,18 +279,6 @@ class Persistence(ExecutionPoints):
             return self._given
         place = memory.provider if memory is not None else None
         return place if isinstance(place, Store) else self._in_ram
-
-    async def _opened(
-        self, ctx: RunContext, storage: Store | CheckpointStorage, place: object
-    ) -> CheckpointStore:
-        """Where the run's checkpoints are kept."""
-        assert ctx.session_id is not None
-        if isinstance(storage, Store):
-            return storage
-        revision = await _revision_of(place, ctx.session_id) if isinstance(place, Store) else 0
-        own = OwnStorage(storage, ctx.owner, revision, ctx.clock)
-        await own.load(ctx.session_id)
-        return own
 
     async def _unfinished(
         self, ctx: RunContext, store: CheckpointStore, lease: Lease | None
@@ -372,16 +359,22 @@ class Persistence(ExecutionPoints):
         return self._owner
 
 
-async def _revision_of(store: Store, session_id: str) -> int:
-    found = await store.conversation(session_id)
+async def _opened(
+    storage: Store | CheckpointStorage, session_id: str, owner: Owner, revision: int, clock: Clock
+) -> CheckpointStore:
+    """Where a conversation's checkpoints are; `revision` is that of its history now."""
+    if isinstance(storage, Store):
+        return storage
+    own = OwnStorage(storage, owner, revision, clock)
+    await own.load(session_id)
+    return own
+
+
+async def _revision_of(place: object, session_id: str) -> int:
+    """The revision of a history, if it is in a store."""
+    found = await place.conversation(session_id) if isinstance(place, Store) else None
     return found.revision if found is not None else 0
 
 
 def _chat_memory(features: Iterable[Feature]) -> ChatMemory | None:
     return next((each for each in features if isinstance(each, ChatMemory)), None)
-
-
-def _checked(value: object, allowed: tuple[str, ...], name: str) -> None:
-    if value not in allowed:
-        listed = " or ".join(repr(each) for each in allowed)
-        raise InvalidValueError(f"{name}={value!r} must be {listed}.")
